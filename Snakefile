@@ -1,0 +1,34 @@
+# speed-matrix: how fast an inference server is, at every context length and concurrency.
+#
+#   snakemake --cores 1 results/report.html      measure what is missing, failed or changed; write the page
+#   snakemake --cores 1 partial                  write results/report.partial.html from what is there
+#
+# config/config.yaml says what is measured; --configfile other.yaml (after the target) replaces it.
+
+
+include: "rules/common.smk"
+include: "rules/server.smk"
+include: "rules/measure.smk"
+include: "rules/report.smk"
+
+
+localrules:
+    merge,
+    charts,
+    page,
+    partial,
+
+
+rule all:
+    default_target: True
+    input:
+        "results/report.html",
+
+
+onsuccess:
+    supervisor.stop_server()
+
+
+onerror:
+    supervisor.stop_server()
+    print(progress.interrupted_line(SWEEP), file=sys.stderr)

@@ -1,0 +1,66 @@
+# config/config.yaml -> SWEEP (typed), its cells, and what the other rule files ask of a cell.
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
+
+from speedmatrix import config as sweep_config
+from speedmatrix import progress, supervisor, sweep
+
+DEFAULT_CONFIG = str(Path(workflow.basedir) / "config" / "config.yaml")
+if not workflow.configfiles:
+
+    configfile: DEFAULT_CONFIG
+
+
+try:
+    sweep_config.to_environment(workflow.configfiles, workflow.config_settings.config)
+    SWEEP = sweep_config.from_environment()
+    if missing := SWEEP.missing_variables():
+        raise sweep_config.ConfigError(missing[0])
+except sweep_config.ConfigError as error:
+    sys.exit(f"config: {error}")
+
+# Snakemake writes `config` into its temporary scripts and leaves them after a SIGKILL: launch specs stay out of it.
+config.clear()
+supervisor.claim_owner()
+
+CELLS = SWEEP.cells()
+PLACE = {cell.path: place for place, cell in enumerate(CELLS)}
+for name in SWEEP.servers:  # merge has these as inputs, so that a deleted cell is noticed: they must exist at once
+    Path("results/cells", name).mkdir(parents=True, exist_ok=True)
+
+
+wildcard_constraints:
+    server="|".join(map(sweep_config.re.escape, SWEEP.servers)),
+    context=r"\d+K?",
+    concurrency=r"\d+",
+    repeat=r"(\.r\d+)?",
+
+
+def health_of(wildcards):
+    """The facts of the cell's server, launched exactly as the config says now."""
+    return str(sweep.launch_dir(SWEEP.servers[wildcards.server]) / "health.json")
+
+
+def cell_of(path):
+    """The config's cell whose JSON is at `path`."""
+    return CELLS[PLACE[path]]
+
+
+def cell_path(phase, wildcards):
+    """The path of the cell that these wildcards name."""
+    name = f"{phase}-{wildcards.context}"
+    if phase == "decode":
+        name += f"-x{wildcards.concurrency}{wildcards.repeat}"
+    return f"results/cells/{wildcards.server}/{name}.json"
+
+
+def cell_params(phase):
+    """Everything that affects the cell's figures, as one string that Snakemake compares."""
+    return lambda wildcards: SWEEP.params(cell_of(cell_path(phase, wildcards)))
+
+
+def cell_priority(phase):
+    """Cells run in the config's order: server by server, prefill first, small before large."""
+    return lambda wildcards: len(CELLS) - PLACE[cell_path(phase, wildcards)]

@@ -1,0 +1,54 @@
+# cells            -> results/measurements.csv          all cells, a row each
+# measurements.csv -> results/charts/<name>.json .svg .png
+# cells, charts    -> results/report.html               the page
+CHARTS = ["total-tok-s", "matrix", "request-vs-total", "ttft", "prefill"]
+LIBRARY = Path(workflow.basedir) / "scripts" / "speedmatrix"
+
+
+rule merge:
+    input:
+        cells=[cell.path for cell in CELLS],
+        directories=[f"results/cells/{name}" for name in SWEEP.servers],
+        code=LIBRARY / "merge.py",
+    output:
+        "results/measurements.csv",
+    log:
+        "logs/merge.log",
+    script:
+        "../scripts/merge.py"
+
+
+rule charts:
+    input:
+        table="results/measurements.csv",
+        code=LIBRARY / "charts.py",
+    output:
+        expand("results/charts/{name}.{kind}", name=CHARTS, kind=["json", "svg", "png"]),
+    log:
+        "logs/charts.log",
+    script:
+        "../scripts/charts.py"
+
+
+rule page:
+    input:
+        cells=[cell.path for cell in CELLS],
+        table="results/measurements.csv",
+        servers=[sweep.launch_dir(server) / "health.json" for server in SWEEP.servers.values()],
+        charts=expand("results/charts/{name}.svg", name=CHARTS),
+        code=sorted(path for path in (LIBRARY / "page").iterdir() if path.is_file()),
+    output:
+        "results/report.html",
+    params:
+        head=[SWEEP.title, SWEEP.author],
+    log:
+        "logs/page.log",
+    script:
+        "../scripts/page.py"
+
+
+rule partial:
+    log:
+        "logs/partial.log",
+    script:
+        "../scripts/page.py"

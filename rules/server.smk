@@ -1,0 +1,28 @@
+# config           -> results/servers/<server>/<hash of launch>/launch.json   the server was started (or found)
+# launch.json      -> results/servers/<server>/<hash of launch>/health.json   its facts, capacity, hardware
+
+
+rule launch:
+    output:
+        "results/servers/{server}/{digest}/launch.json",
+    params:
+        failed=lambda wildcards: sweep.failed_launches(wildcards.server),
+    log:
+        "logs/{server}/launch-{digest}.log",
+    resources:
+        measuring=1,
+    script:
+        "../scripts/launch.py"
+
+
+rule health:
+    input:
+        "results/servers/{server}/{digest}/launch.json",
+    output:
+        "results/servers/{server}/{digest}/health.json",
+    log:
+        "logs/{server}/health-{digest}.log",
+    resources:
+        measuring=1,
+    script:
+        "../scripts/health.py"

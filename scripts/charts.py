@@ -1,0 +1,10 @@
+"""Rule charts: every chart as spec, SVG and PNG."""
+
+from pathlib import Path
+
+from speedmatrix import charts, job, merge
+
+with job.job(snakemake.log[0]):
+    table = merge.read_csv(Path(snakemake.input.table))
+    for name, draw in charts.CHARTS.items():
+        charts.write(draw(table), Path("results/charts"), name)

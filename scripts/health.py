@@ -1,0 +1,9 @@
+"""Rule health: read the server's facts."""
+
+from pathlib import Path
+
+from speedmatrix import config, job, sweep
+
+with job.job(snakemake.log[0]):
+    launched, output = Path(snakemake.input[0]), Path(snakemake.output[0])
+    sweep.health(config.from_environment(), snakemake.wildcards.server, launched, output)

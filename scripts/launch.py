@@ -1,0 +1,8 @@
+"""Rule launch: start the server, or find it."""
+
+from pathlib import Path
+
+from speedmatrix import config, job, sweep
+
+with job.job(snakemake.log[0]):
+    sweep.launch(config.from_environment(), snakemake.wildcards.server, Path(snakemake.output[0]))

@@ -1,0 +1,321 @@
+"""The config as typed objects: read, checked with one line an error, and turned into cells and params."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from speedmatrix import METHOD
+from speedmatrix.cells import Capacity, Cell, parse_size
+
+SCHEMAS = Path(__file__).parents[2] / "config" / "schemas"
+SOURCE_ENV = "SPEEDMATRIX_CONFIG"  # how the Snakefile tells its jobs' processes where the config is
+
+
+class ConfigError(Exception):
+    """The config is wrong; the message is one line: key, what is wrong, what is allowed."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a server is started; placeholders of `command` and `env` are still unresolved. Times in seconds."""
+
+    command: tuple[str, ...] | str
+    env: dict[str, str]
+    ready_timeout_s: float
+    stop_grace_s: float
+    max_launches: int
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server of the config. `launch` None: attach to one that runs already."""
+
+    name: str
+    engine: str
+    url: str
+    launch: Launch | None
+    api_key_env: str | None
+    model: str | None
+    facts: dict[str, Any]
+    capacity: Capacity
+    hardware: dict[str, Any] | None
+
+    @property
+    def digest(self) -> str:
+        """12 hex digits that change with anything that says which server runs and how it was launched."""
+        what = self.launch and {"command": self.launch.command, "env": self.launch.env}
+        return _digest([self.engine, self.url, self.model, what])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The request headers that carry the key. ConfigError where the variable is not set."""
+        if not self.api_key_env:
+            return {}
+        key = os.environ.get(self.api_key_env)
+        if not key:
+            raise ConfigError(f"servers.{self.name}.api_key_env: the variable {self.api_key_env} is not set")
+        return {"Authorization": f"Bearer {key}"}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a cell is measured; the config's `measure` section, field by field."""
+
+    duration_s: float
+    max_output_tokens: int
+    prompts: str
+    seed: int
+    nonce: str | None
+    request: dict[str, Any]
+    prefill_repeats: int
+    repeats: int
+    settle_s: float
+    stall_s: float
+    ramp_timeout_s: float
+
+    def used_by(self, phase: str) -> dict[str, Any]:
+        """The keys that affect a cell of this phase: another key's change must not measure it anew."""
+        common = ("prompts", "seed", "nonce", "request", "stall_s")
+        own = ("prefill_repeats",) if phase == "prefill" else _DECODE_KEYS
+        return {key: getattr(self, key) for key in (*common, *own)}
+
+
+_DECODE_KEYS = ("duration_s", "max_output_tokens", "settle_s", "ramp_timeout_s")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole sweep."""
+
+    title: str | None
+    author: str | None
+    servers: dict[str, Server]
+    prefill_contexts: tuple[int, ...]
+    decode_contexts: tuple[int, ...]
+    concurrency: tuple[int, ...]
+    measure: Measure
+
+    def cells(self) -> list[Cell]:
+        """All cells in the order they are measured: server by server, prefill first, small before large."""
+        return [cell for name in self.servers for cell in self._server_cells(name)]
+
+    def _server_cells(self, name: str) -> list[Cell]:
+        prefill = [Cell(name, "prefill", context) for context in self.prefill_contexts]
+        decode = [
+            Cell(name, "decode", context, lanes, repeat)
+            for context in self.decode_contexts
+            for lanes in self.concurrency
+            for repeat in range(1, self.measure.repeats + 1)
+        ]
+        return prefill + decode
+
+    def params(self, cell: Cell) -> str:
+        """One canonical JSON string of everything that affects this cell's figures, and nothing else.
+
+        The failed attempts are in it, so that Snakemake itself sees that a failed cell is to be tried again.
+        """
+        server = self.servers[cell.server]
+        return canonical(
+            {
+                "cell": asdict(cell),
+                "method": METHOD,
+                "server": [server.digest, asdict(server.capacity), server.facts, server.hardware],
+                "measure": self.measure.used_by(cell.phase),
+                "failed_attempts": failed_attempts(cell),
+            }
+        )
+
+    def missing_variables(self) -> list[str]:
+        """One line for each environment variable that the config names and that is not set."""
+        return [line for server in self.servers.values() for line in _missing(server)]
+
+
+def _missing(server: Server) -> list[str]:
+    launch = server.launch
+    texts = [] if launch is None else [canonical(launch.command), *launch.env.values()]
+    names = {name: "launch" for text in texts for name in re.findall(r"\{env:([A-Za-z_]\w*)\}", text)}
+    if server.api_key_env:
+        names[server.api_key_env] = "api_key_env"
+    lines = [f"servers.{server.name}.{key}: the variable {name} is not set" for name, key in names.items()]
+    return [line for name, line in zip(names, lines, strict=True) if not os.environ.get(name)]
+
+
+def canonical(value: Any) -> str:
+    """JSON of which equal values give equal text."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:12]
+
+
+def history_dir(cell: Cell) -> Path:
+    """Where every attempt at a cell is kept."""
+    return Path("results/history") / cell.server
+
+
+def failed_attempts(cell: Cell) -> int:
+    """How many attempts at this cell failed so far, from results/history."""
+    files = history_dir(cell).glob(f"{cell.name}.[0-9]*T*.json")
+    return sum('"status": "failed"' in file.read_text(encoding="utf-8", errors="replace") for file in files)
+
+
+def read(files: list[str], overrides: Mapping[str, Any] | None = None) -> Config:
+    """Read the YAML `files` (later ones win), lay `overrides` over them, check, and return the typed config.
+
+    Raises ConfigError with one line for anything that is wrong.
+    """
+    raw: dict[str, Any] = {}
+    for name in files:
+        raw = _merge(raw, _load(Path(name)))
+    return parse(_merge(raw, overrides or {}))
+
+
+def from_environment() -> Config:
+    """The config that the running Snakefile was given; for its jobs' scripts."""
+    source = json.loads(os.environ[SOURCE_ENV])
+    return read(source["files"], source["overrides"])
+
+
+def to_environment(files: list[str], overrides: Mapping[str, Any]) -> None:
+    """Tell the jobs' processes where the config is, so that its launch specs pass through no file of Snakemake's."""
+    paths = [str(Path(name).resolve()) for name in files]
+    os.environ[SOURCE_ENV] = json.dumps({"files": paths, "overrides": dict(overrides)})
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: a mapping with the key `servers` is expected")
+    return raw
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a key written twice is an error instead of the last one winning in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = {str(key) for key in keys if keys.count(key) > 1}
+        if twice:
+            raise yaml.YAMLError(f"the key {sorted(twice)[0]!r} stands twice, line {node.start_mark.line + 1}")
+        return super().construct_mapping(node, deep)
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def parse(raw: dict[str, Any]) -> Config:
+    """The typed config of a raw mapping, defaults filled in from the schema. Raises ConfigError."""
+    schema = json.loads((SCHEMAS / "config.schema.json").read_text(encoding="utf-8"))
+    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(raw), key=lambda e: list(map(str, e.path)))
+    if errors:
+        raise ConfigError(_one_line(errors[0]))
+    full = _with_defaults(raw, schema, schema)
+    matrix = full["matrix"]
+    return Config(
+        title=full.get("title"),
+        author=full.get("author"),
+        servers={name: _server(name, spec) for name, spec in full["servers"].items()},
+        prefill_contexts=_sizes("matrix.prefill.contexts", matrix["prefill"]["contexts"]),
+        decode_contexts=_sizes("matrix.decode.contexts", matrix["decode"]["contexts"]),
+        concurrency=tuple(sorted(matrix["decode"]["concurrency"])),
+        measure=Measure(**full["measure"]),
+    )
+
+
+def _one_line(error: jsonschema.ValidationError) -> str:
+    error = max([error, *(error.context or [])], key=lambda e: len(e.absolute_path))
+    where = ".".join(map(str, error.absolute_path)) or "config"
+    limit: Any = error.validator_value
+    schema: Any = error.schema
+    if error.validator == "additionalProperties":
+        allowed = ", ".join(sorted(schema.get("properties", {})))
+        unknown = sorted(set(error.instance) - set(schema.get("properties", {})))
+        return f"{where}: unknown key {unknown[0]!r}; allowed: {allowed}"
+    if error.validator == "required":
+        return f"{where}: {error.message.replace(' is a required property', ' is missing')}"
+    if error.validator == "enum":
+        return f"{where}: {error.instance!r} is not allowed; allowed: {', '.join(map(str, limit))}"
+    if error.validator == "pattern":
+        return f"{where}: {_pattern_hint(error)}"
+    if error.validator == "anyOf" and "K" in str(schema.get("description", "")):
+        return f"{where}: {error.instance!r} is no size; allowed: a whole number of tokens, or one with K (8K = 8192)"
+    if error.validator == "uniqueItems":
+        return f"{where}: the same value stands twice"
+    return f"{where}: {str(error.message)[:200]}"
+
+
+def _pattern_hint(error: jsonschema.ValidationError) -> str:
+    schema: Any = error.schema
+    what = str(schema.get("description") or "names are lower-case letters, digits, . and -")
+    # A name that does not look like one may be the key itself: it is not repeated.
+    shown = "" if "api_key_env" in error.absolute_path else f"{error.instance!r} does not fit: "
+    return f"{shown}{what}"
+
+
+def _with_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+    """`value` with the defaults of `schema` filled in, all the way down."""
+    if "$ref" in schema:
+        found = root["$defs"][schema["$ref"].rpartition("/")[2]]
+        schema = {**found, **schema}
+    if not isinstance(value, dict):
+        return value
+    known = schema.get("properties", {})
+    full = {key: sub["default"] for key, sub in known.items() if "default" in sub} | value
+    other = schema.get("additionalProperties")
+    rest = other if isinstance(other, dict) else {}
+    return {key: _with_defaults(item, known.get(key, rest), root) for key, item in full.items()}
+
+
+def _sizes(key: str, sizes: list[int | str]) -> tuple[int, ...]:
+    tokens = sorted(parse_size(size) for size in sizes)
+    if len(set(tokens)) < len(tokens):
+        raise ConfigError(f"{key}: the same context stands twice")
+    return tuple(tokens)
+
+
+def _server(name: str, spec: dict[str, Any]) -> Server:
+    capacity = {key: parse_size(value) for key, value in spec["capacity"].items()}
+    launch = spec.get("launch")
+    return Server(
+        name=name,
+        engine=spec["engine"],
+        url=re.sub(r"/(v1)?/*$", "", spec["url"]),
+        launch=_launch(launch) if launch else None,
+        api_key_env=spec.get("api_key_env"),
+        model=spec.get("model"),
+        facts=spec["facts"],
+        capacity=Capacity(**capacity, kv_source="config" if "kv_tokens" in capacity else "unknown"),
+        hardware=spec.get("hardware"),
+    )
+
+
+def _launch(spec: dict[str, Any]) -> Launch:
+    command = spec["command"]
+    return Launch(
+        command=command if isinstance(command, str) else tuple(map(str, command)),
+        env={key: str(value) for key, value in spec["env"].items()},
+        ready_timeout_s=spec["ready_timeout_s"],
+        stop_grace_s=spec["stop_grace_s"],
+        max_launches=spec["max_launches"],
+    )

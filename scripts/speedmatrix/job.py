@@ -1,0 +1,37 @@
+"""What surrounds every job's call: its log, one line to the person on failure, and an end with the sweep's own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from speedmatrix import redact, supervisor
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def job(log_file: str) -> Iterator[None]:
+    """Run a job: log to `log_file`, end when the sweep's process is gone, and on failure print one line and exit 1."""
+    Path(log_file).parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(log_file, mode="w", encoding="utf-8")
+    handler.setFormatter(_Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    supervisor.end_with_owner()
+    try:
+        yield
+    except Exception as error:
+        log.exception("the job failed")
+        line = redact.redact_text(" ".join(str(error).split()) or type(error).__name__)
+        print(f"error: {line} (more in {log_file})", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+class _Redacting(logging.Formatter):
+    """Log lines, tracebacks included, without secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact.redact_text(super().format(record))

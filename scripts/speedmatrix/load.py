@@ -1,0 +1,195 @@
+"""Lanes, streams and the window: keeps C requests busy and notes every arrival. Clock and opener are injected."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from speedmatrix import sse
+from speedmatrix.arrivals import SECOND, Run, Stream
+
+LATE_LIMIT_NS = SECOND  # a measuring process that was stopped or late by more than this measured nothing
+_BEAT_S = 0.01
+_FIRST_PATIENCE_S, _PATIENCE_FACTOR = 120.0, 4
+
+
+class LoadError(Exception):
+    """The cell failed; the message is the reason that the cell keeps."""
+
+
+# opener(index, started): opens request `index`, calls `started` the moment it starts to be written, and yields the
+# answer's bytes as they arrive.
+Opener = Callable[[int, Callable[[], None]], AbstractAsyncContextManager[AsyncIterator[bytes]]]
+Clock = Callable[[], int]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long things may take, in seconds; the config's `measure` keys of the same names."""
+
+    duration_s: float
+    settle_s: float
+    stall_s: float
+    ramp_timeout_s: float
+
+
+async def stream_one(opener: Opener, stream: Stream, clock: Clock) -> None:
+    """Read one request to its end into `stream`. LoadError when it ends with an error or is cut."""
+    decoder, counter = sse.Decoder(), sse.Counter()
+
+    def started() -> None:
+        stream.started_ns = clock()
+
+    async with opener(stream.index, started) as chunks:
+        async for chunk in chunks:
+            now = clock()
+            try:
+                ended = _take(stream, decoder.feed(chunk), counter, now)
+            except sse.StreamError as error:
+                raise LoadError(str(error)) from None
+            if ended:
+                break
+    stream.ended_ns = clock()
+    if stream.finish is None:
+        raise LoadError("the connection ended in mid-stream, without a finish reason")
+    if not stream.t_ns:
+        raise LoadError("the server answered without a single token")
+
+
+def _take(stream: Stream, events: list[bytes], counter: sse.Counter, now: int) -> bool:
+    """Note the arrivals of `events`; whether the stream said [DONE]."""
+    for data in events:
+        if data == sse.DONE:
+            return True
+        event = sse.parse(data)
+        tokens = counter.arrived(event)
+        if tokens:
+            stream.t_ns.append(now)
+            stream.tokens.append(tokens)
+        stream.finish = event.finish or stream.finish
+        stream.prompt_tokens = event.prompt_tokens or stream.prompt_tokens
+        stream.prompt_ms = event.prompt_ms if event.prompt_ms is not None else stream.prompt_ms
+        if event.cached_tokens is not None:
+            stream.cached_tokens = event.cached_tokens
+        stream.final_tokens, stream.source = counter.final, counter.source
+    return False
+
+
+class Load:
+    """C lanes kept busy. `run()` goes through ramp, settling and window, and cancels what still streams."""
+
+    def __init__(self, opener: Opener, lanes: int, timing: Timing, clock: Clock = time.perf_counter_ns) -> None:
+        self._opener, self._lanes, self._timing, self._clock = opener, lanes, timing, clock
+        self.result = Run([])
+        self._latest: list[Stream | None] = [None] * lanes
+        self._first_ns: dict[int, int] = {}
+
+    async def run(self, at_edge: Callable[[], None] = lambda: None) -> Run:
+        """Measure. `at_edge` is called at the window's start and end. Raises LoadError with the cell's reason."""
+        tasks = [asyncio.create_task(self._lane(lane)) for lane in range(self._lanes)]
+        tasks += [asyncio.create_task(self._beat()), asyncio.create_task(self._phases(at_edge))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self._check_lateness()
+        return self.result
+
+    async def _lane(self, lane: int) -> None:
+        """Request after request, without a pause, until cancelled."""
+        while True:
+            stream = Stream(lane, len(self.result.streams))
+            self.result.streams.append(stream)
+            self._latest[lane] = stream
+            await stream_one(self._opener, stream, self._clock)
+
+    async def _beat(self) -> None:
+        """Note by how much the event loop is late: what it delays, it delays for arrivals too."""
+        while True:
+            before = self._clock()
+            await asyncio.sleep(_BEAT_S)
+            self.result.lags_ns.append(max(0, self._clock() - before - int(_BEAT_S * SECOND)))
+
+    async def _phases(self, at_edge: Callable[[], None]) -> None:
+        await self._ramp()
+        await asyncio.sleep(self._timing.settle_s)
+        run = self.result
+        run.lags_ns.clear()
+        cpu_before = time.process_time_ns()
+        run.t0_ns = self._clock()
+        run.t1_ns = run.t0_ns + round(self._timing.duration_s * SECOND)
+        at_edge()
+        while (now := self._clock()) < run.t1_ns:
+            self._check_stalls(now)
+            await asyncio.sleep(min(0.5, (run.t1_ns - now) / SECOND))
+        at_edge()
+        run.cpu_share = (time.process_time_ns() - cpu_before) / (self._clock() - run.t0_ns)
+        await self._until_past(run.t1_ns)
+
+    async def _ramp(self) -> None:
+        """Wait until every lane has had a first arrival; patience goes by progress (METHOD "Ramp")."""
+        start = last = self._clock()
+        longest_gap = 0
+        while len(self._first_ns) < self._lanes:
+            await asyncio.sleep(0.002)
+            now = self._clock()
+            for lane, stream in enumerate(self._latest):
+                if lane not in self._first_ns and stream is not None and stream.t_ns:
+                    self._first_ns[lane] = stream.t_ns[0]
+                    longest_gap, last = max(longest_gap, stream.t_ns[0] - last), max(last, stream.t_ns[0])
+            patience = max(_FIRST_PATIENCE_S * SECOND, _PATIENCE_FACTOR * longest_gap)
+            if now - last > patience or now - start > self._timing.ramp_timeout_s * SECOND:
+                ready = f"{len(self._first_ns)} of {self._lanes} requests had a first token"
+                raise LoadError(f"not ready: {ready} after {(now - start) / SECOND:.0f} s")
+
+    def _silent_since(self, lane: int) -> int:
+        """When the lane last showed life: its stream's last arrival, or its start."""
+        stream = self._latest[lane]
+        assert stream is not None
+        return stream.t_ns[-1] if stream.t_ns else max(stream.started_ns, self._first_ns[lane])
+
+    def _check_stalls(self, now: int) -> None:
+        for lane in range(self._lanes):
+            if now - self._silent_since(lane) > self._timing.stall_s * SECOND:
+                raise LoadError(f"a stream stalled: no token for {self._timing.stall_s:g} s")
+
+    async def _until_past(self, edge_ns: int) -> None:
+        """Read on until every lane has had an arrival past the edge, so that the window's last gap is known."""
+        while any(self._silent_since(lane) <= edge_ns for lane in range(self._lanes)):
+            self._check_stalls(self._clock())
+            await asyncio.sleep(0.002)
+
+    def _check_lateness(self) -> None:
+        worst = max(self.result.lags_ns, default=0)
+        if worst > LATE_LIMIT_NS:
+            raise LoadError(f"the measuring process was stopped or late by {worst / SECOND:.1f} s: measure again")
+
+
+async def prefill(opener: Opener, repeats: int, timeout_s: float, clock: Clock = time.perf_counter_ns) -> list[Stream]:
+    """One discarded request, then `repeats` requests one after another; each must end within `timeout_s` seconds."""
+    streams = [Stream(0, index) for index in range(repeats + 1)]
+    for stream in streams:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await stream_one(opener, stream, clock)
+        except TimeoutError:
+            raise LoadError(f"no first token within {timeout_s:g} s") from None
+    return streams[1:]
+
+
+async def until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Wait until `condition` (which may block for a moment) holds; False when it did not within `timeout_s`."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while not await asyncio.to_thread(condition):
+                await asyncio.sleep(0.05)
+            return True
+    return False

@@ -1,0 +1,153 @@
+"""One cell, measured: prompts, idle check, load, figures and flags. Knows no files and no Snakemake."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvloop
+
+from speedmatrix import load, metrics, opener, prompts, validity
+from speedmatrix.arrivals import Run
+from speedmatrix.cells import Capacity, Cell, prompt_tokens
+from speedmatrix.config import Measure
+from speedmatrix.engines import Engine, EngineError
+
+IDLE_TIMEOUT_S = 60.0
+_PREFILL_TIMEOUT_S = 3600.0
+
+
+class Failed(Exception):
+    """The cell failed; the message is the reason that it keeps."""
+
+
+@dataclass
+class Measured:
+    """A measured cell: figures and what they came from."""
+
+    figures: dict[str, Any]
+    prompt: dict[str, Any]
+    flags: list[str] = field(default_factory=list)
+    prefill: dict[str, Any] | None = None
+    client: dict[str, float | None] | None = None
+    run: Run | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to measure, and on what."""
+
+    cell: Cell
+    measure: Measure
+    engine: Engine
+    capacity: Capacity
+
+
+def run(task: Task) -> Measured:
+    """Measure one cell on an idle server. Raises Failed with a reason."""
+    measuring = _prefill if task.cell.phase == "prefill" else _decode
+    try:
+        return uvloop.run(measuring(task))
+    except (load.LoadError, EngineError) as error:
+        raise Failed(str(error)) from error
+
+
+async def _idle(engine: Engine) -> None:
+    def idle() -> bool:
+        return engine.requests_inside() == 0
+
+    if not await load.until(idle, IDLE_TIMEOUT_S):
+        raise load.LoadError(
+            f"server busy: {engine.requests_inside()} requests still run or wait there after {IDLE_TIMEOUT_S:g} s"
+        )
+
+
+class _Bodies:
+    """Request bodies by index; the first ones are built before the clock starts."""
+
+    def __init__(self, task: Task, max_tokens: int, ahead: int) -> None:
+        engine, measure = task.engine, task.measure
+        length = prompt_tokens(task.cell.context, task.capacity.max_context)
+        self.nonce = measure.nonce or prompts.draw_nonce()
+        self.prompts = prompts.build(length, measure.seed, self.nonce, engine.tokenize)
+        self._model, self._max_tokens, self._task = engine.model(), max_tokens, task
+        self._ready = {index: self._build(index) for index in range(ahead)}
+
+    def __call__(self, index: int) -> bytes:
+        return self._ready.pop(index, None) or self._build(index)
+
+    def _build(self, index: int) -> bytes:
+        body = self._task.engine.body(self._model, self.prompts.request(index), self._max_tokens)
+        return json.dumps(body | self._task.measure.request, separators=(",", ":")).encode()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the cell keeps of its prompts."""
+        first = prompts.sha256(self.prompts.request(0))
+        return {"seed": self._task.measure.seed, "nonce": self.nonce, "sha256": first}
+
+
+async def _prefill(task: Task) -> Measured:
+    bodies = _Bodies(task, 1, ahead=task.measure.prefill_repeats + 1)
+    await _idle(task.engine)
+    async with opener.session(task.engine.server.headers) as http:
+        opened = opener.opener(http, task.engine.completions_url, bodies, lambda: True)
+        streams = await load.prefill(opened, task.measure.prefill_repeats, _PREFILL_TIMEOUT_S)
+    figures, details = metrics.prefill(streams)
+    if figures["ttft_kind"] in ("warm", "mixed"):
+        raise Failed(f"the prompt was not cold: {figures['cached_share']:.0%} came from the server's prefix cache")
+    flags = ["inexact_context"] if figures["prompt_tokens"] not in (None, bodies.prompts.length) else []
+    return Measured(figures, bodies.identity, flags, prefill=details, run=Run(streams))
+
+
+async def _decode(task: Task) -> Measured:
+    measure, engine, lanes = task.measure, task.engine, task.cell.concurrency
+    bodies = _Bodies(task, measure.max_output_tokens, ahead=2 * lanes)
+    await _idle(engine)
+    timing = load.Timing(measure.duration_s, measure.settle_s, measure.stall_s, measure.ramp_timeout_s)
+    edges = _Edges(engine)
+    async with opener.session(engine.server.headers) as http:
+        lane_load: load.Load
+        opened = opener.opener(http, engine.completions_url, bodies, lambda: lane_load.result.t0_ns == 0)
+        lane_load = load.Load(opened, lanes, timing)
+        seen = await lane_load.run(edges.note)
+    figures = metrics.decode(seen) | await edges.figures()
+    figures["server_diff_pct"] = _difference_pct(figures["server_tok_s"], figures["total_tok_s"])
+    await _idle(engine)
+    client = validity.client_state(seen)
+    evidence = validity.Evidence(seen, figures, bodies.prompts.length, measure.max_output_tokens, client)
+    return Measured(figures, bodies.identity, validity.flags(evidence), client=client, run=seen)
+
+
+def _difference_pct(server: float | None, ours: float | None) -> float | None:
+    return None if server is None or not ours else (server - ours) / ours * 100
+
+
+class _Edges:
+    """The server's own counters at the window's edges, read in threads beside the event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._reads: list[Awaitable[tuple[float, float | None, float | None]]] = []
+
+    def note(self) -> None:
+        """Read the counters now; called by the load at both edges."""
+        self._reads.append(asyncio.ensure_future(asyncio.to_thread(self._read)))
+
+    def _read(self) -> tuple[float, float | None, float | None]:
+        """(time in the middle of the reading in s, generated tokens, requests running)."""
+        before = time.perf_counter()
+        tokens = self._engine.generated_tokens()
+        middle = (before + time.perf_counter()) / 2
+        return middle, tokens, self._engine.requests_running()
+
+    async def figures(self) -> dict[str, Any]:
+        """`server_tok_s`, the counter's rise over the time between the readings, and `server_active_avg`."""
+        (t0, tokens0, running0), (t1, tokens1, running1) = [await read for read in self._reads]
+        rate = (tokens1 - tokens0) / (t1 - t0) if tokens0 is not None and tokens1 is not None else None
+        gauges = [gauge for gauge in (running0, running1) if gauge is not None]
+        return {"server_tok_s": rate, "server_active_avg": sum(gauges) / len(gauges) if gauges else None}

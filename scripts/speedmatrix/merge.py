@@ -1,0 +1,84 @@
+"""Cell JSONs → one table: results/measurements.csv, a row each."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from speedmatrix import store
+from speedmatrix.cells import Cell
+
+FIGURES = [
+    *("total_tok_s", "request_tok_s", "ttft_ms", "ttft_kind", "itl_ms", "itl_p90_ms", "itl_p99_ms", "active_avg"),
+    *("completed", "output_tokens", "measured_s", "prompt_tokens", "cached_share", "token_source", "server_tok_s"),
+    "server_diff_pct",
+]
+FIRST = ["server", "phase", "context_tokens", "concurrency", "repeat", "status", "reason", "flags"]
+COLUMNS = [*FIRST, *FIGURES, "started_at", "fingerprint"]
+TEXTS = ["server", "phase", "status", "reason", "flags", "ttft_kind", "token_source", "started_at", "fingerprint"]
+COUNTS = ["context_tokens", "concurrency", "repeat", "completed"]
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def read_cells(paths: list[Path]) -> list[dict[str, Any]]:
+    """All cells, each checked against its schema, in the given order. StoreError names the first that is broken."""
+    return [store.read_cell(path) for path in paths]
+
+
+def table(cells: list[dict[str, Any]]) -> pd.DataFrame:
+    """One row a cell with the columns of COLUMNS, in the given order; absent figures are missing values."""
+    rows = [_row(cell) for cell in cells]
+    return _typed(pd.DataFrame(rows, columns=COLUMNS))
+
+
+def _row(cell: dict[str, Any]) -> dict[str, Any]:
+    figures = cell["figures"] or {}
+    own = {key: cell[key] for key in (*FIRST[:-1], "started_at", "fingerprint")}
+    return own | {"flags": ";".join(cell["flags"])} | {key: figures.get(key) for key in FIGURES}
+
+
+def write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Write the table as CSV, atomically; no text in it can be taken for a formula by a spreadsheet."""
+    safe = frame.copy()
+    for column in TEXTS:
+        text = safe[column].fillna("").str.replace(r"[\r\n]+", " ", regex=True)
+        safe[column] = text.where(~text.str.startswith(_FORMULA_STARTS), "'" + text)
+    store.write_text(path, safe.to_csv(index=False, lineterminator="\n", float_format="%.9g"))
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """The table that `write_csv` wrote, with its types."""
+    return _typed(pd.read_csv(path))
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Texts as strings, counts as nullable integers, figures as nullable floats."""
+    figures = [column for column in COLUMNS if column not in TEXTS + COUNTS]
+    kinds = dict.fromkeys(TEXTS, "string") | dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(figures, "Float64")
+    return frame.astype(kinds)
+
+
+def odd_fingerprints(cells: list[dict[str, Any]]) -> dict[str, dict[str, list[str]]]:
+    """{server: {fingerprint: [cells]}} of cells that measured something else than most of their server's cells."""
+    by_server: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for cell in cells:
+        if cell["fingerprint"] and cell["figures"]:
+            by_server[cell["server"]].append((cell["fingerprint"], cell_name(cell)))
+    return {server: odd for server, pairs in by_server.items() if (odd := _odd(pairs))}
+
+
+def _odd(pairs: list[tuple[str, str]]) -> dict[str, list[str]]:
+    usual = Counter(fingerprint for fingerprint, _ in pairs).most_common(1)[0][0]
+    odd: dict[str, list[str]] = defaultdict(list)
+    for fingerprint, name in pairs:
+        if fingerprint != usual:
+            odd[fingerprint].append(name)
+    return dict(odd)
+
+
+def cell_name(cell: dict[str, Any]) -> str:
+    """The name of a cell JSON's cell, as its file has it."""
+    return Cell(cell["server"], cell["phase"], cell["context_tokens"], cell["concurrency"], cell["repeat"]).name

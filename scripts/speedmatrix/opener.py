@@ -1,0 +1,104 @@
+"""Opens streaming requests: aiohttp, a connection of its own for each, bodies built before the clock starts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from speedmatrix import sse
+from speedmatrix.load import LoadError, Opener
+
+_READ_BUFFER = 2**20
+_RETRY_S, _PATIENCE_S = 2.0, 120.0
+_BUSY = (429, 503)
+
+
+def session(headers: dict[str, str]) -> aiohttp.ClientSession:
+    """A client session that reuses no connection and has no time limits of its own (lanes watch for stalls)."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),
+        headers={"Content-Type": "application/json", **headers},
+        read_bufsize=_READ_BUFFER,
+        trace_configs=[_connected_trace()],
+        auto_decompress=False,
+    )
+
+
+def _connected_trace() -> aiohttp.TraceConfig:
+    """Tells each request the moment its connection stands: from there TTFT counts, without TCP and TLS."""
+    config = aiohttp.TraceConfig()
+
+    async def connected(_session: Any, context: Any, _params: Any) -> None:
+        context.trace_request_ctx()
+
+    config.on_connection_create_end.append(connected)
+    return config
+
+
+def opener(http: aiohttp.ClientSession, url: str, body: Callable[[int], bytes], patient: Callable[[], bool]) -> Opener:
+    """Opens request `index` with `body(index)`. While `patient()`, 429 and 503 are waited out; else they fail.
+
+    A connection that breaks before the first byte of the answer is tried once more.
+    """
+
+    @asynccontextmanager
+    async def open_one(index: int, started: Callable[[], None]) -> AsyncIterator[AsyncIterator[bytes]]:
+        answer = await _post(http, url, body(index), started, patient)
+        try:
+            yield _chunks(answer)
+        finally:
+            answer.close()
+
+    return open_one
+
+
+async def _post(
+    http: aiohttp.ClientSession,
+    url: str,
+    body: bytes,
+    started: Callable[[], None],
+    patient: Callable[[], bool],
+) -> aiohttp.ClientResponse:
+    deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+    broken = False
+    while True:
+        try:
+            answer = await http.post(url, data=body, trace_request_ctx=started)
+        except aiohttp.ClientError as error:
+            if broken:
+                raise LoadError(f"the server can't be reached: {type(error).__name__}") from None
+            broken = True
+            continue
+        if answer.status == 200:
+            return answer
+        text = await answer.text(errors="replace")
+        wait = answer.status in _BUSY and patient() and asyncio.get_running_loop().time() < deadline
+        if not wait:
+            raise LoadError(f"HTTP {answer.status}: {_message(text)}")
+        await asyncio.sleep(_retry_after(answer))
+
+
+def _retry_after(answer: aiohttp.ClientResponse) -> float:
+    told = answer.headers.get("Retry-After", "")
+    return min(float(told), 30.0) if told.isdigit() else _RETRY_S
+
+
+def _message(text: str) -> str:
+    try:
+        return sse.error_message(json.loads(text))
+    except ValueError:
+        return sse.error_message(text[:1000])
+
+
+async def _chunks(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    try:
+        while chunk := await answer.content.readany():
+            yield chunk
+    except aiohttp.ClientError as error:
+        raise LoadError(f"the connection was cut in mid-stream: {type(error).__name__}") from None

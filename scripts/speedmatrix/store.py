@@ -1,0 +1,113 @@
+"""Files of a sweep: written whole or not at all, checked against their schema when read, every attempt kept."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from speedmatrix.cells import Cell
+from speedmatrix.config import SCHEMAS, history_dir
+
+
+class StoreError(Exception):
+    """A file can't be used; the message is one line that names it and says what to do."""
+
+
+class Occupied(Exception):
+    """Another sweep measures this server at this moment; the message is one line."""
+
+
+def utc_now() -> str:
+    """The wall clock in UTC, to the second: `2026-12-01T05:10:00Z`. Labels a run, times nothing."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` so that `path` holds all of it or stays as it was."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write `content` so that `path` holds all of it or stays as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON, atomically."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file's value. StoreError with one line when it is not whole."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} can't be read ({_cause(error)}): delete it and run again") from None
+
+
+def _cause(error: OSError | ValueError) -> str:
+    return (error.strerror or "unreadable") if isinstance(error, OSError) else "not valid JSON"
+
+
+@cache
+def cell_schema() -> jsonschema.Draft202012Validator:
+    """The validator of cell JSONs."""
+    return jsonschema.Draft202012Validator(json.loads((SCHEMAS / "cell.schema.json").read_text(encoding="utf-8")))
+
+
+def read_cell(path: Path) -> dict[str, Any]:
+    """A cell's JSON, valid against its schema. StoreError with one line otherwise."""
+    raw = read_json(path)
+    error = next(iter(cell_schema().iter_errors(raw)), None)
+    if error is not None:
+        where = ".".join(map(str, error.absolute_path)) or "the file"
+        raise StoreError(f"{path} is no valid cell ({where}: {error.message[:120]}): delete it and run again")
+    return dict(raw)
+
+
+def write_cell(cell: Cell, result: dict[str, Any]) -> None:
+    """Write a cell's JSON, first into results/history, where every attempt stays, then into its place."""
+    error = next(iter(cell_schema().iter_errors(result)), None)
+    if error is not None:
+        raise StoreError(f"{cell.name}: a result that its own schema refuses: {error.message[:200]}")
+    write_json(history_path(cell), result)
+    write_json(Path(cell.path), result)
+
+
+def history_path(cell: Cell) -> Path:
+    """A new name in results/history for an attempt at `cell` that ends now."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return history_dir(cell) / f"{cell.name}.{stamp}.json"
+
+
+@contextlib.contextmanager
+def sole_use(url: str) -> Iterator[None]:
+    """Hold the lock of the server at `url`, which all sweeps of this host share. Raises Occupied at once."""
+    name = f"speedmatrix-{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
+    descriptor = os.open(Path(tempfile.gettempdir()) / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    with os.fdopen(descriptor) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Occupied(f"another sweep is measuring {url} at this moment: let it end, then run again") from None
+        yield

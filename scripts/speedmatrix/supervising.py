@@ -1,0 +1,129 @@
+"""`python -m speedmatrix.supervising`: the detached process that runs a server and ends it with the sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from speedmatrix import processes, redact
+from speedmatrix.supervisor import LaunchSpec, ServerState, write_state
+
+_WATCH_S = 0.1
+_MAX_LINE = 64 * 1024
+_ENV = re.compile(r"\{env:([A-Za-z_]\w*)\}")
+
+
+def resolve(text: str) -> str:
+    """`text` with {python} and {env:NAME} filled in. KeyError with the variable's name where it is not set."""
+    return _ENV.sub(lambda match: os.environ[match[1]], text.replace("{python}", sys.executable))
+
+
+def secrets_of(spec: LaunchSpec) -> set[str]:
+    """Values that must not appear in the server's log: {env:…} ones, and those of variables with secret names."""
+    texts = [spec.command if isinstance(spec.command, str) else " ".join(spec.command), *spec.env.values()]
+    named = {os.environ.get(name, "") for text in texts for name in _ENV.findall(text)}
+    own = {value for name, value in spec.env.items() if redact.is_secret_name(name)}
+    around = {value for name, value in os.environ.items() if redact.is_secret_name(name)}
+    return {value for value in named | own | around if len(value) >= 6}
+
+
+def _spawn(spec: LaunchSpec, tag: str) -> subprocess.Popen[bytes]:
+    if isinstance(spec.command, str):
+        command = ["/bin/sh", "-c", resolve(spec.command)]
+    else:
+        command = [resolve(argument) for argument in spec.command]
+    own = {name: resolve(value) for name, value in spec.env.items()}
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**processes.importable(os.environ), **own, processes.TAG_ENV: tag},
+        preexec_fn=processes.die_with_parent,
+        process_group=0,
+    )
+
+
+def _copy_log(source: IO[bytes], log: IO[str], secrets: set[str]) -> None:
+    """The server's output, line by line, through redaction. Ends with the last process that holds the pipe."""
+    with contextlib.suppress(ValueError, OSError):
+        while line := source.readline(_MAX_LINE):
+            text = line.decode("utf-8", "replace").rstrip("\r\n")
+            log.write(redact.redact_text(text, secrets) + "\n")
+            log.flush()
+
+
+def supervise(job: dict[str, Any]) -> None:
+    """Run the server until it ends, is asked to (SIGTERM), or the owner is gone; then end its whole tree."""
+    asked = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: asked.set())
+    processes.adopt_orphans()
+    spec, owner, tag = LaunchSpec(**job["spec"]), job["owner"], processes.identity()
+    state = ServerState(
+        server=spec.server,
+        digest=spec.digest,
+        owner=owner,
+        boot_id=tag,
+        pid=None,
+        status="starting",
+        started_at=job["started_at"],
+        log_path=job["log_path"],
+        stop_grace_s=spec.stop_grace_s,
+    )
+    with Path(job["log_path"]).open("a", encoding="utf-8") as log:
+        log.write(f"--- {job['started_at']} {_shown(spec)}\n")
+        log.flush()
+        try:
+            child = _spawn(spec, tag)
+        except (OSError, KeyError) as error:
+            log.write(f"{spec.server} can't be started: {_cause(error)}\n")
+            write_state(replace(state, status="exited", returncode=127))
+            return
+        state = replace(state, pid=child.pid)
+        write_state(state)
+        assert child.stdout is not None
+        copying = threading.Thread(target=_copy_log, args=(child.stdout, log, secrets_of(spec)), daemon=True)
+        copying.start()
+        while not asked.is_set() and processes.is_alive(owner) and child.poll() is None:
+            asked.wait(_WATCH_S)
+        by_itself = child.poll()
+        processes.end_tagged(tag, spec.stop_grace_s)
+        copying.join(1.0)
+        _write_end(state, by_itself)
+
+
+def _write_end(state: ServerState, by_itself: int | None) -> None:
+    """Note the end, unless a newer supervisor's state is there already."""
+    ended = replace(state, status="stopped" if by_itself is None else "exited", returncode=by_itself)
+    with contextlib.suppress(OSError):
+        write_state(ended)
+
+
+def _shown(spec: LaunchSpec) -> str:
+    return redact.redact_command(spec.command)
+
+
+def _cause(error: OSError | KeyError) -> str:
+    if isinstance(error, KeyError):
+        return f"the variable {error.args[0]} is not set"
+    return f"{error.strerror}: {shlex.quote(str(error.filename))}"
+
+
+if __name__ == "__main__":
+    try:
+        supervise(json.load(sys.stdin))
+    except Exception as error:
+        print(time.strftime("%FT%TZ", time.gmtime()), repr(error), file=sys.stderr, flush=True)
+        raise

@@ -1,0 +1,300 @@
+"""The server's process: start, watch, stop, restart; nothing of it outlives the sweep.
+
+A detached supervisor process runs the server, watches the sweep's process (the owner), and ends the whole tree when
+that is gone or asks. What is up is written in .speedmatrix/state.json of the working directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+
+from speedmatrix import processes
+
+STATE_DIR = Path(".speedmatrix")
+OWNER_ENV = "SPEEDMATRIX_OWNER"
+_POLL_S = 0.1
+_SUPERVISOR_END_S = 5.0  # beyond the server's own grace
+
+
+class ServerError(Exception):
+    """The server is not up; the message is one line: what happened, where to look, what to do."""
+
+    def __init__(self, message: str, tail: list[str] | None = None) -> None:
+        super().__init__(message)
+        self.log_tail = tail or []
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """How to start a server; `command` and `env` still hold their placeholders. Times in seconds."""
+
+    server: str
+    url: str
+    command: list[str] | str
+    env: dict[str, str]
+    ready_timeout_s: float
+    stop_grace_s: float
+    max_launches: int
+
+    @property
+    def digest(self) -> str:
+        """12 hex digits that change with what is started."""
+        what = json.dumps([self.command, self.env, self.url], sort_keys=True)
+        return hashlib.sha256(what.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The server as state.json tells it. `boot_id` names its supervisor: `pid:start time`, new at each start."""
+
+    server: str
+    digest: str
+    owner: str
+    boot_id: str
+    pid: int | None
+    status: str  # starting, up, exited (by itself), stopped (by us)
+    started_at: str
+    log_path: str
+    stop_grace_s: float
+    ready_s: float | None = None
+    returncode: int | None = None
+    failed_launches: int = 0
+
+
+def claim_owner() -> None:
+    """Make this process the owner of what is started, unless a living process is named already. For the Snakefile."""
+    if not processes.is_alive(os.environ.get(OWNER_ENV)):
+        os.environ[OWNER_ENV] = processes.identity()
+
+
+def server_state() -> ServerState | None:
+    """What state.json says now; None where nothing was ever started, or the file is damaged."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return ServerState(**json.loads((STATE_DIR / "state.json").read_text(encoding="utf-8")))
+    return None
+
+
+def write_state(state: ServerState) -> None:
+    """Write state.json, whole."""
+    temporary = STATE_DIR / f"state.{os.getpid()}.tmp"
+    temporary.write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+    temporary.replace(STATE_DIR / "state.json")
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    STATE_DIR.mkdir(exist_ok=True)
+    with (STATE_DIR / "server.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def ensure_server(spec: LaunchSpec, is_ready: Callable[[], bool]) -> ServerState:
+    """Return the server that is up with exactly this spec; start it if need be, and wait until `is_ready()`.
+
+    Another server of ours is stopped first: one is up at a time. Raises ServerError.
+    """
+    owner = os.environ[OWNER_ENV]
+    with _locked():
+        state = server_state()
+        if state and _is_ours(state, spec, owner) and is_ready():
+            return state
+        if state and state.owner != owner and processes.is_alive(state.owner) and processes.is_alive(state.boot_id):
+            raise ServerError(
+                f"another sweep in this directory runs {state.server}: wait for its end, or work in another directory"
+            )
+        _stop(state)
+        failed = _failed_so_far(spec, owner)
+        if failed >= spec.max_launches:
+            raise ServerError(
+                f"{spec.server} failed to start {failed} times in this run: see {_log_path(spec)}, mend its launch"
+                " command, run again"
+            )
+        _refuse_taken_port(spec)
+        try:
+            return _start(spec, owner, is_ready)
+        except ServerError:
+            _stop(server_state())
+            _note_failure(spec, owner, failed + 1)
+            raise
+
+
+def _is_ours(state: ServerState, spec: LaunchSpec, owner: str) -> bool:
+    same = state.digest == spec.digest and state.server == spec.server and state.owner == owner
+    return same and state.status == "up" and processes.is_alive(state.boot_id)
+
+
+def _failures_path() -> Path:
+    return STATE_DIR / "failed_launches.json"
+
+
+def _failed_so_far(spec: LaunchSpec, owner: str) -> int:
+    """Failed launches of exactly this spec in this run."""
+    with contextlib.suppress(OSError, ValueError):
+        kept = json.loads(_failures_path().read_text(encoding="utf-8"))
+        if kept.get("owner") == owner:
+            return int(kept.get(spec.digest, 0))
+    return 0
+
+
+def _note_failure(spec: LaunchSpec, owner: str, failed: int) -> None:
+    kept: dict[str, object] = {}
+    with contextlib.suppress(OSError, ValueError):
+        kept = json.loads(_failures_path().read_text(encoding="utf-8"))
+    if kept.get("owner") != owner:
+        kept = {"owner": owner}
+    _failures_path().write_text(json.dumps(kept | {spec.digest: failed}), encoding="utf-8")
+
+
+def _refuse_taken_port(spec: LaunchSpec) -> None:
+    parts = urlsplit(spec.url)
+    host, port = parts.hostname or "127.0.0.1", parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((host, port), timeout=2).close()
+    except OSError:
+        return
+    raise ServerError(
+        f"{host}:{port} is already in use by a program that this sweep did not start{_listener(port)}:"
+        " stop it, or leave out `launch` to measure it"
+    )
+
+
+def _listener(port: int) -> str:
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == "LISTEN" and connection.laddr.port == port and connection.pid:
+                return f" (pid {connection.pid}, {psutil.Process(connection.pid).name()})"
+    return ""
+
+
+def _log_path(spec: LaunchSpec) -> str:
+    return f"logs/server-{spec.server}.log"
+
+
+def _start(spec: LaunchSpec, owner: str, is_ready: Callable[[], bool]) -> ServerState:
+    (STATE_DIR / "state.json").unlink(missing_ok=True)
+    Path("logs").mkdir(exist_ok=True)
+    began = time.monotonic()
+    job = {"spec": asdict(spec), "owner": owner, "log_path": _log_path(spec)}
+    job["started_at"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    with (STATE_DIR / "supervisor.log").open("ab") as log:
+        supervising = subprocess.Popen(
+            [sys.executable, "-m", "speedmatrix.supervising"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=processes.importable(os.environ),
+            start_new_session=True,
+        )
+    assert supervising.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        supervising.stdin.write(json.dumps(job).encode())
+        supervising.stdin.close()
+    threading.Thread(target=supervising.wait, daemon=True).start()  # reaps it while this process lives
+    while time.monotonic() - began < spec.ready_timeout_s:
+        state = server_state()
+        if state and state.status == "exited":
+            raise _died(spec, state)
+        if supervising.poll() is not None:
+            raise ServerError(f"{spec.server} could not be started: see {STATE_DIR / 'supervisor.log'}")
+        if state and state.status == "starting" and is_ready():
+            up = replace(state, status="up", ready_s=round(time.monotonic() - began, 3))
+            write_state(up)
+            return up
+        time.sleep(_POLL_S)
+    tail = log_tail_of(_log_path(spec))
+    raise ServerError(
+        f"{spec.server} was not ready within {spec.ready_timeout_s:g} s: see {_log_path(spec)},"
+        f" or raise launch.ready_timeout_s{_last(tail)}",
+        tail,
+    )
+
+
+def _died(spec: LaunchSpec, state: ServerState) -> ServerError:
+    tail = log_tail_of(state.log_path)
+    return ServerError(
+        f"{spec.server} ended at start with {ending(state.returncode)}: see {state.log_path}{_last(tail)}", tail
+    )
+
+
+def _last(tail: list[str]) -> str:
+    return f"; its last line: {tail[-1][:200]}" if tail else ""
+
+
+def ending(returncode: int | None) -> str:
+    """A process's end in words: `code 3`, or `signal 9 (SIGKILL)`."""
+    if returncode is not None and returncode < 0:
+        return f"signal {-returncode} ({signal.Signals(-returncode).name})"
+    return f"code {returncode}"
+
+
+def log_tail(state: ServerState, lines: int = 10) -> list[str]:
+    """The last lines that the server wrote."""
+    return log_tail_of(state.log_path, lines)
+
+
+def log_tail_of(path: str, lines: int = 10) -> list[str]:
+    """The last `lines` lines of a log file that hold something; empty where there is none."""
+    try:
+        with Path(path).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-lines:]
+
+
+def stop_server() -> None:
+    """Stop what this owner, or one that is gone, started; return when its whole process tree is gone."""
+    if not (STATE_DIR / "state.json").exists():
+        return
+    with _locked():
+        state = server_state()
+        if state and (state.owner == os.environ.get(OWNER_ENV) or not processes.is_alive(state.owner)):
+            _stop(state)
+
+
+def _stop(state: ServerState | None) -> None:
+    if state is None:
+        return
+    deadline = time.monotonic() + state.stop_grace_s + _SUPERVISOR_END_S
+    if processes.is_alive(state.boot_id):
+        os.kill(processes.pid_of(state.boot_id), signal.SIGTERM)
+        while processes.is_alive(state.boot_id) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    if processes.is_alive(state.boot_id):
+        os.kill(processes.pid_of(state.boot_id), signal.SIGKILL)
+    processes.end_tagged(state.boot_id, 0)  # what a killed supervisor left
+    left = server_state()
+    if left and left.status in ("starting", "up"):
+        write_state(replace(left, status="stopped"))
+
+
+def end_with_owner() -> None:
+    """End this process, whatever it does, as soon as the owner is gone. For the jobs' processes."""
+    owner = os.environ.get(OWNER_ENV)
+
+    def watch() -> None:
+        while processes.is_alive(owner):
+            time.sleep(0.5)
+        os._exit(1)
+
+    if owner:
+        threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,164 @@
+"""Rules → flags, each with its one threshold, what happened and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from speedmatrix import metrics
+from speedmatrix.arrivals import Run
+
+UNSTEADY_SHARE = 0.05
+SHORT_WINDOW_STEPS = 20
+SERVER_DISAGREES_PCT = 2.0
+CLIENT_CPU_SHARE = 0.9
+CLIENT_LAG_P99_MS = 20.0
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One rule: `happened` and `advice` are the sentences that a reader sees."""
+
+    name: str
+    happened: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the rules look at: the run, its figures, the prompt length that was meant, and the client's state."""
+
+    run: Run
+    figures: dict[str, Any]
+    meant_prompt_tokens: int
+    max_output_tokens: int
+    client: dict[str, float | None]
+
+
+def _prefill_in_window(seen: Evidence) -> bool:
+    return bool(seen.figures["restarts"])
+
+
+def _inexact_context(seen: Evidence) -> bool:
+    told = seen.figures["prompt_tokens"]
+    return bool(told is not None and told != seen.meant_prompt_tokens)
+
+
+def _unsteady(seen: Evidence) -> bool:
+    traces = [metrics.trace(stream) for stream in seen.run.streams]
+    t0, t1 = float(seen.run.t0_ns), float(seen.run.t1_ns)
+    middle = (t0 + t1) / 2
+    first = metrics.output_tokens(traces, t0, middle)
+    second = metrics.output_tokens(traces, middle, t1)
+    return abs(first - second) > UNSTEADY_SHARE * max(first, second)
+
+
+def _short_window(seen: Evidence) -> bool:
+    itl = seen.figures["itl_ms"]
+    return itl is None or seen.figures["measured_s"] * 1000 < SHORT_WINDOW_STEPS * itl
+
+
+def _server_disagrees(seen: Evidence) -> bool:
+    difference = seen.figures.get("server_diff_pct")
+    return difference is not None and abs(difference) > SERVER_DISAGREES_PCT
+
+
+def _client_bound(seen: Evidence) -> bool:
+    share, lag = seen.client["cpu_share"], seen.client["lag_p99_ms"]
+    return (share or 0) > CLIENT_CPU_SHARE or (lag or 0) > CLIENT_LAG_P99_MS
+
+
+def _stopped_early(seen: Evidence) -> bool:
+    ended = [s for s in seen.run.streams if s.finish is not None]
+    return any(sum(s.tokens) < seen.max_output_tokens and s.finish == "stop" for s in ended)
+
+
+def _events_counted(seen: Evidence) -> bool:
+    return seen.figures["token_source"] == "events"
+
+
+RULES: list[tuple[Flag, Callable[[Evidence], bool]]] = [
+    (
+        Flag(
+            "prefill_in_window",
+            "A request ended and its successor's prompt was processed inside the window: the load was mixed.",
+            "Raise measure.max_output_tokens so that requests outlast the window.",
+        ),
+        _prefill_in_window,
+    ),
+    (
+        Flag(
+            "inexact_context",
+            "The server counted another number of prompt tokens than was sent.",
+            "Look whether the server adds tokens of its own to prompts, such as a template or a second BOS.",
+        ),
+        _inexact_context,
+    ),
+    (
+        Flag(
+            "unsteady",
+            f"The window's halves differ by more than {UNSTEADY_SHARE:.0%}.",
+            "Raise measure.duration_s, and look for other work on the machine or for throttling.",
+        ),
+        _unsteady,
+    ),
+    (
+        Flag(
+            "short_window",
+            f"The window holds fewer than {SHORT_WINDOW_STEPS} steps.",
+            "Raise measure.duration_s.",
+        ),
+        _short_window,
+    ),
+    (
+        Flag(
+            "server_disagrees",
+            f"The server's own count of generated tokens differs by more than {SERVER_DISAGREES_PCT:g} %.",
+            "Look for other clients of the server, and for a proxy in between.",
+        ),
+        _server_disagrees,
+    ),
+    (
+        Flag(
+            "client_bound",
+            f"The measuring process used over {CLIENT_CPU_SHARE:.0%} of a core, or its clock ticks came late.",
+            "Measure from a faster or an idle machine: the server may be faster than this figure.",
+        ),
+        _client_bound,
+    ),
+    (
+        Flag(
+            "stopped_early",
+            "Streams ended before their maximum output although they were asked to go on.",
+            "The server does not take ignore_eos: figures hold, but requests restart within the window.",
+        ),
+        _stopped_early,
+    ),
+    (
+        Flag(
+            "events_counted",
+            "The server told no token counts: each event was taken for one token.",
+            "Switch usage in streams on at the server, or read the figures as events.",
+        ),
+        _events_counted,
+    ),
+]
+FLAGS: dict[str, Flag] = {flag.name: flag for flag, _ in RULES}
+
+
+def flags(seen: Evidence) -> list[str]:
+    """Names of all rules that a measured decode cell breaks, in the order of RULES."""
+    return [flag.name for flag, broken in RULES if broken(seen)]
+
+
+def client_state(run: Run) -> dict[str, float | None]:
+    """How busy and how late the measuring process was: CPU share of one core, lag of its event loop in ms."""
+    lags = np.asarray(run.lags_ns, dtype=np.float64) / 1e6
+    return {
+        "cpu_share": run.cpu_share,
+        "lag_max_ms": float(lags.max()) if len(lags) else None,
+        "lag_p99_ms": metrics.percentile(lags, 99),
+    }

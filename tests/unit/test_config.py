@@ -1,0 +1,147 @@
+"""The config: defaults, one-line errors, cells in order, and params that change with what matters only."""
+
+import copy
+import json
+
+import pytest
+import yaml
+from speedmatrix import config
+from speedmatrix.config import ConfigError
+
+BASE = {
+    "servers": {"a": {"engine": "llama.cpp", "url": "http://127.0.0.1:1/v1/", "launch": {"command": ["run", 7]}}},
+    "matrix": {"prefill": {"contexts": ["1K"]}, "decode": {"contexts": ["2K", 512], "concurrency": [2, 1]}},
+}
+
+
+@pytest.fixture(autouse=True)
+def _empty_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def changed(path: str, value) -> dict:
+    raw = copy.deepcopy(BASE)
+    *parents, last = path.split("/")
+    place = raw
+    for key in parents:
+        place = place.setdefault(key, {})
+    place[last] = value
+    return raw
+
+
+def test_defaults_come_from_the_schema():
+    read = config.parse(BASE)
+    assert (read.measure.duration_s, read.measure.max_output_tokens, read.measure.prefill_repeats) == (30, 4096, 3)
+    launch = read.servers["a"].launch
+    assert (launch.command, launch.stop_grace_s, launch.max_launches) == (("run", "7"), 10, 2)
+    assert read.servers["a"].url == "http://127.0.0.1:1"
+
+
+def test_cells_in_the_order_they_are_measured():
+    names = [cell.name for cell in config.parse(BASE).cells()]
+    assert names == ["prefill-1K", "decode-512-x1", "decode-512-x2", "decode-2K-x1", "decode-2K-x2"]
+
+
+def test_repeats_are_cells_of_their_own():
+    names = [cell.name for cell in config.parse(changed("measure/repeats", 2)).cells()]
+    assert names[:3] == ["prefill-1K", "decode-512-x1", "decode-512-x1.r2"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("nonsense", 1, "unknown key 'nonsense'; allowed: author, matrix, measure, servers, title"),
+        ("measure/durations_s", 1, "measure: unknown key 'durations_s'"),
+        ("matrix/decode/contexts", ["8KB"], "matrix.decode.contexts.0: '8KB' is no size; allowed"),
+        ("matrix/decode/contexts", ["8K", 8192], "matrix.decode.contexts: the same context stands twice"),
+        ("matrix/decode/concurrency", [0], "matrix.decode.concurrency.0: 0 is less than the minimum of 1"),
+        ("matrix/decode/concurrency", [-4], "matrix.decode.concurrency.0: -4 is less"),
+        ("matrix/decode/concurrency", [2, 2], "matrix.decode.concurrency: the same value stands twice"),
+        ("measure/duration_s", -3, "measure.duration_s: -3 is less"),
+        ("servers", {}, "servers: "),
+        ("servers/../up", {"engine": "llama.cpp", "url": "http://x"}, "servers: "),
+        ("servers/a/engine", "tensorrt", "servers.a.engine: 'tensorrt' is not allowed; allowed: llama.cpp"),
+        ("servers/a/url", "http://user:pw@host", "servers.a.url: "),
+    ],
+)
+def test_an_error_is_one_line_with_its_key(path, value, said):
+    raw = changed(path, value)
+    if path == "servers/../up":
+        raw["servers"] = {"../up": value}
+    with pytest.raises(ConfigError) as caught:
+        config.parse(raw)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_key_in_place_of_a_variables_name_is_refused_and_not_repeated():
+    with pytest.raises(ConfigError) as caught:
+        config.parse(changed("servers/a/api_key_env", "sk-verysecret"))
+    assert "api_key_env" in str(caught.value) and "verysecret" not in str(caught.value)
+
+
+def test_missing_variables_are_named(monkeypatch):
+    raw = changed("servers/a/api_key_env", "MY_KEY")
+    raw["servers"]["a"]["launch"]["env"] = {"HF_TOKEN": "{env:MY_HF}"}
+    monkeypatch.setenv("MY_KEY", "x")
+    monkeypatch.delenv("MY_HF", raising=False)
+    assert config.parse(raw).missing_variables() == ["servers.a.launch: the variable MY_HF is not set"]
+
+
+def test_yaml_errors_name_the_file(tmp_path):
+    for text, said in (("servers: {", "not valid YAML"), ("- 1", "a mapping"), ("a: 1\na: 2", "stands twice")):
+        (tmp_path / "c.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=said) as caught:
+            config.read([str(tmp_path / "c.yaml")])
+        assert "c.yaml" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_overrides_lie_over_the_file(tmp_path):
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(BASE))
+    read = config.read([str(tmp_path / "c.yaml")], {"measure": {"duration_s": 1}})
+    assert read.measure.duration_s == 1
+
+
+def params(raw: dict, name: str) -> str:
+    read = config.parse(raw)
+    return read.params(next(cell for cell in read.cells() if cell.name == name))
+
+
+def test_a_change_of_decode_leaves_prefill_alone():
+    for key, value in (("duration_s", 5), ("max_output_tokens", 99), ("settle_s", 3), ("ramp_timeout_s", 9)):
+        after = changed(f"measure/{key}", value)
+        assert params(after, "prefill-1K") == params(BASE, "prefill-1K")
+        assert params(after, "decode-512-x1") != params(BASE, "decode-512-x1")
+
+
+def test_another_context_leaves_the_cells_that_are_there_alone():
+    after = changed("matrix/decode/contexts", [512, "2K", "4K"])
+    for name in ("prefill-1K", "decode-512-x1", "decode-2K-x2"):
+        assert params(after, name) == params(BASE, name)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("measure/seed", 1), ("servers/a/launch/command", ["run", 8]), ("servers/a/capacity", {"kv_tokens": 5})],
+)
+def test_what_affects_a_cell_is_in_its_params(path, value):
+    assert params(changed(path, value), "prefill-1K") != params(BASE, "prefill-1K")
+
+
+def test_failed_attempts_are_in_the_params(tmp_path):
+    before = params(BASE, "prefill-1K")
+    folder = tmp_path / "results/history/a"
+    folder.mkdir(parents=True)
+    (folder / "prefill-1K.20261201T000000.000000Z.json").write_text(json.dumps({"status": "failed"}, indent=1))
+    (folder / "prefill-1K.20261201T000001.000000Z.json").write_text(json.dumps({"status": "valid"}, indent=1))
+    after = params(BASE, "prefill-1K")
+    assert json.loads(before)["failed_attempts"] == 0
+    assert json.loads(after)["failed_attempts"] == 1
+
+
+def test_another_cells_attempts_are_not_this_cells(tmp_path):
+    folder = tmp_path / "results/history/a"
+    folder.mkdir(parents=True)
+    (folder / "decode-512-x1.r2.20261201T000000.000000Z.json").write_text(json.dumps({"status": "failed"}, indent=1))
+    assert json.loads(params(changed("measure/repeats", 2), "decode-512-x1"))["failed_attempts"] == 0
+    assert json.loads(params(changed("measure/repeats", 2), "decode-512-x1.r2"))["failed_attempts"] == 1
