@@ -36,7 +36,7 @@ format: $(BIN)/.installed-dev ## format all code
 lock: $(BIN)/.installed-dev ## pin the newest versions in requirements*.txt and envs/*.yaml
 	uv pip compile -q --upgrade --universal --python-version 3.11 --no-header requirements.in -o requirements.txt
 	uv pip compile -q --upgrade --universal --python-version 3.11 --no-header requirements-dev.in -o requirements-dev.txt
-	python scripts/envs.py
+	python envs/pin.py
 
 clean: ## remove results, logs and Snakemake's records (the environment stays)
 	rm -rf results logs .snakemake .speedmatrix

@@ -31,4 +31,5 @@ onsuccess:
 
 onerror:
     supervisor.stop_server()
-    print(progress.interrupted_line(SWEEP), file=sys.stderr)
+    # At exit, since Snakemake has some words of its own after this, and the last line is the one that is read.
+    atexit.register(print, progress.interrupted_line(SWEEP), file=sys.stderr, flush=True)

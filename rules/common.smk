@@ -1,11 +1,13 @@
 # config/config.yaml -> SWEEP (typed), its cells, and what the other rule files ask of a cell.
+import atexit
+import re
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
 from speedmatrix import config as sweep_config
-from speedmatrix import progress, supervisor, sweep
+from speedmatrix import progress, servers, supervisor
 
 DEFAULT_CONFIG = str(Path(workflow.basedir) / "config" / "config.yaml")
 if not workflow.configfiles:
@@ -32,7 +34,7 @@ for name in SWEEP.servers:  # merge has these as inputs, so that a deleted cell 
 
 
 wildcard_constraints:
-    server="|".join(map(sweep_config.re.escape, SWEEP.servers)),
+    server="|".join(map(re.escape, SWEEP.servers)),
     context=r"\d+K?",
     concurrency=r"\d+",
     repeat=r"(\.r\d+)?",
@@ -40,7 +42,7 @@ wildcard_constraints:
 
 def health_of(wildcards):
     """The facts of the cell's server, launched exactly as the config says now."""
-    return str(sweep.launch_dir(SWEEP.servers[wildcards.server]) / "health.json")
+    return str(servers.launch_dir(SWEEP.servers[wildcards.server]) / "health.json")
 
 
 def cell_of(path):

@@ -7,13 +7,15 @@ rule prefill:
         health=health_of,
     output:
         "results/cells/{server}/prefill-{context}.json",
-    params:
-        cell=cell_params("prefill"),
     log:
         "logs/{server}/prefill-{context}.log",
     priority: cell_priority("prefill")
+    conda:
+        "../envs/measure.yaml"
     resources:
         measuring=1,
+    params:
+        cell=cell_params("prefill"),
     script:
         "../scripts/cell.py"
 
@@ -23,12 +25,14 @@ rule decode:
         health=health_of,
     output:
         "results/cells/{server}/decode-{context}-x{concurrency}{repeat}.json",
-    params:
-        cell=cell_params("decode"),
     log:
         "logs/{server}/decode-{context}-x{concurrency}{repeat}.log",
     priority: cell_priority("decode")
+    conda:
+        "../envs/measure.yaml"
     resources:
         measuring=1,
+    params:
+        cell=cell_params("decode"),
     script:
         "../scripts/cell.py"

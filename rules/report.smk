@@ -14,6 +14,8 @@ rule merge:
         "results/measurements.csv",
     log:
         "logs/merge.log",
+    conda:
+        "../envs/report.yaml"
     script:
         "../scripts/merge.py"
 
@@ -26,6 +28,8 @@ rule charts:
         expand("results/charts/{name}.{kind}", name=CHARTS, kind=["json", "svg", "png"]),
     log:
         "logs/charts.log",
+    conda:
+        "../envs/report.yaml"
     script:
         "../scripts/charts.py"
 
@@ -34,15 +38,17 @@ rule page:
     input:
         cells=[cell.path for cell in CELLS],
         table="results/measurements.csv",
-        servers=[sweep.launch_dir(server) / "health.json" for server in SWEEP.servers.values()],
+        servers=[servers.launch_dir(server) / "health.json" for server in SWEEP.servers.values()],
         charts=expand("results/charts/{name}.svg", name=CHARTS),
         code=sorted(path for path in (LIBRARY / "page").iterdir() if path.is_file()),
     output:
         "results/report.html",
-    params:
-        head=[SWEEP.title, SWEEP.author],
     log:
         "logs/page.log",
+    conda:
+        "../envs/report.yaml"
+    params:
+        head=[SWEEP.title, SWEEP.author],
     script:
         "../scripts/page.py"
 
@@ -50,5 +56,7 @@ rule page:
 rule partial:
     log:
         "logs/partial.log",
+    conda:
+        "../envs/report.yaml"
     script:
         "../scripts/page.py"

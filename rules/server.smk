@@ -5,12 +5,14 @@
 rule launch:
     output:
         "results/servers/{server}/{digest}/launch.json",
-    params:
-        failed=lambda wildcards: sweep.failed_launches(wildcards.server),
     log:
         "logs/{server}/launch-{digest}.log",
+    conda:
+        "../envs/measure.yaml"
     resources:
         measuring=1,
+    params:
+        failed=lambda wildcards: servers.failed_launches(wildcards.server),
     script:
         "../scripts/launch.py"
 
@@ -22,6 +24,8 @@ rule health:
         "results/servers/{server}/{digest}/health.json",
     log:
         "logs/{server}/health-{digest}.log",
+    conda:
+        "../envs/measure.yaml"
     resources:
         measuring=1,
     script:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from speedmatrix import config, job, sweep
+from speedmatrix import config, job, servers
 
 with job.job(snakemake.log[0]):
     launched, output = Path(snakemake.input[0]), Path(snakemake.output[0])
-    sweep.health(config.from_environment(), snakemake.wildcards.server, launched, output)
+    servers.health(config.from_environment(), snakemake.wildcards.server, launched, output)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from speedmatrix import config, job, sweep
+from speedmatrix import config, job, servers
 
 with job.job(snakemake.log[0]):
-    sweep.launch(config.from_environment(), snakemake.wildcards.server, Path(snakemake.output[0]))
+    servers.launch(config.from_environment(), snakemake.wildcards.server, Path(snakemake.output[0]))

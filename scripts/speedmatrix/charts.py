@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import altair as alt
 import pandas as pd
@@ -13,7 +14,7 @@ from speedmatrix import store
 from speedmatrix.cells import size_name
 
 WIDTH, HEIGHT = 560, 340
-PALETTE = "viridis"
+PALETTE: Literal["viridis"] = "viridis"
 NOT_RUN = {"over_capacity": "over capacity", "over_context": "over context", "failed": "failed"}
 _HIDDEN = "#f1f1f1"
 alt.data_transformers.disable_max_rows()
@@ -75,12 +76,9 @@ def _finished(chart: alt.Chart, rows: pd.DataFrame, title: str) -> alt.Chart | a
 
 def _nothing(title: str) -> alt.Chart:
     """What a chart shows when nothing was measured for it."""
-    note = alt.Chart(pd.DataFrame({"note": ["No data: no cell of this kind has figures."]}))
-    return (
-        note.mark_text(fontSize=14, color="#666")
-        .encode(text="note:N")
-        .properties(width=WIDTH, height=HEIGHT, title=title)
-    )
+    note = alt.Chart(pd.DataFrame({"note": ["No data: no cell of this kind has figures."]})).encode(text="note:N")
+    chart: alt.Chart = note.mark_text(fontSize=14, color="#666").properties(width=WIDTH, height=HEIGHT, title=title)
+    return chart
 
 
 def total_tok_s(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
@@ -189,9 +187,9 @@ def matrix(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
     )
     run = base.transform_filter("datum.word == ''").mark_rect(stroke="white").encode(color=colour)
     not_run = base.transform_filter("datum.word != ''").mark_rect(fill=_HIDDEN, stroke="white")
-    # Viridis is dark in its lower half and light above: the ink changes at the geometric middle, where both reach 4.5:1.
-    middle = (low * max(high, low * 1.01)) ** 0.5
-    ink = alt.condition(f"datum.total_tok_s > {middle * (high / low) ** 0.08}", alt.value("black"), alt.value("white"))
+    # At 0.43 of the way through viridis white ink has 4.6:1 and black has too: it changes there.
+    change = low * (high / low) ** 0.43
+    ink = alt.condition(f"datum.total_tok_s > {change}", alt.value("black"), alt.value("white"))
     numbers = base.transform_filter("datum.word == ''").mark_text(fontSize=13)
     numbers = numbers.encode(text=alt.Text("total_tok_s:Q", format=",.0f"), color=ink)
     words = base.transform_filter("datum.word != ''").mark_text(fontSize=10, color="#555").encode(text="word:N")

@@ -41,7 +41,7 @@ def vocabulary() -> tuple[list[str], list[int]]:
 
 
 def output_bias() -> NDArray[np.float32]:
-    """[vocabulary] logits' bias: letters and spaces as often as in English, so that each token is one visible character."""
+    """[vocabulary] bias of the logits: letters and spaces as often as in English, so that each token is visible."""
     bias = np.full(len(vocabulary()[0]), _UNPRINTABLE_BIAS, np.float32)
     for character, percent in _FREQUENCY.items():
         token = 259 if character == SPACE else 3 + ord(character)
@@ -133,7 +133,7 @@ def checksum(path: Path) -> str:
 
 
 def ensure_model(directory: Path) -> Path:
-    """The model's file in `directory`; written, with its checksum beside it, where it is missing or differs from that."""
+    """The model's file in `directory`; written where it is missing or differs from the checksum beside it."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{NAME}-q8_0-{SEED}.gguf"
     recorded = path.with_name(path.name + ".sha256")

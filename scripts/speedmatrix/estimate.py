@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from speedmatrix.cells import Cell
+from speedmatrix.cells import Capacity, Cell, plan
 from speedmatrix.config import Measure
 
 OVERHEAD_S = 1.5  # a job's process, prompts, idle checks
@@ -15,9 +15,10 @@ DEFAULT_PREFILL_TOK_S = 5000.0  # until a prefill cell of the server was measure
 
 @dataclass(frozen=True)
 class Speeds:
-    """Prefill tok/s by context of one server, as measured so far."""
+    """What is known of one server so far: prefill tok/s by context, and its capacity."""
 
     prefill: dict[int, float]
+    capacity: Capacity
 
     def prefill_s(self, context: int) -> float:
         """Seconds to process a prompt of `context` tokens, by the nearest measured context."""
@@ -27,14 +28,17 @@ class Speeds:
         return context / self.prefill[nearest]
 
 
-def speeds(results: Iterable[dict[str, Any]]) -> Speeds:
-    """From cell JSONs (any phase); those without a figure tell nothing."""
+def speeds(results: Iterable[dict[str, Any]], capacity: Capacity) -> Speeds:
+    """From cell JSONs (any phase; those without a figure tell nothing) and the server's capacity as far as known."""
     measured = (r for r in results if r["phase"] == "prefill" and r["figures"])
-    return Speeds({r["context_tokens"]: r["figures"]["total_tok_s"] for r in measured if r["figures"]["total_tok_s"]})
+    prefill = {r["context_tokens"]: r["figures"]["total_tok_s"] for r in measured if r["figures"]["total_tok_s"]}
+    return Speeds(prefill, capacity)
 
 
 def cell_s(cell: Cell, measure: Measure, known: Speeds) -> float:
-    """Seconds that `cell` will take, if it runs."""
+    """Seconds that `cell` will take; one that does not fit the server takes only its process."""
+    if plan(cell, measure.max_output_tokens, known.capacity).status is not None:
+        return OVERHEAD_S
     once = known.prefill_s(cell.context)
     if cell.phase == "prefill":
         return OVERHEAD_S + (measure.prefill_repeats + 1) * once

@@ -34,4 +34,5 @@ class _Redacting(logging.Formatter):
     """Log lines, tracebacks included, without secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return redact.redact_text(super().format(record))
+        line: str = super().format(record)
+        return redact.redact_text(line)

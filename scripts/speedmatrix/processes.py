@@ -62,7 +62,7 @@ def tagged(tag: str) -> list[int]:
     """Pids of all live processes that carry `tag` in their environment, in whatever session they are."""
     wanted = f"{TAG_ENV}={tag}".encode()
     found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
+    for name in (entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         with contextlib.suppress(OSError):
             environment = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
             if wanted in environment and _start_time(int(name)) is not None:

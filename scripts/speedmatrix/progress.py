@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from speedmatrix import estimate, store
+from speedmatrix import estimate, servers, store
 from speedmatrix.cells import Cell
 from speedmatrix.config import Config
 
@@ -39,8 +39,20 @@ def _figures(result: dict[str, Any]) -> list[str]:
 def time_left_s(config: Config) -> float:
     """Seconds that the cells without a result will take, from what is measured so far; 0 when there are none."""
     missing = [cell for cell in config.cells() if not Path(cell.path).exists()]
-    known = {name: estimate.speeds(results(config, name)) for name in {cell.server for cell in missing}}
-    return sum(estimate.cell_s(cell, config.measure, known[cell.server]) for cell in missing)
+    return cells_s(config, missing)
+
+
+def cells_s(config: Config, cells: list[Cell]) -> float:
+    """Seconds that these cells will take, from what is measured so far."""
+    known = {name: _known(config, name) for name in {cell.server for cell in cells}}
+    return sum(estimate.cell_s(cell, config.measure, known[cell.server]) for cell in cells)
+
+
+def _known(config: Config, name: str) -> estimate.Speeds:
+    server = config.servers[name]
+    facts = servers.known_facts(server)
+    capacity = servers.known_capacity(facts) if facts["facts"] else server.capacity
+    return estimate.speeds(results(config, name), capacity)
 
 
 def results(config: Config, server: str | None = None) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Bytes → events of a streamed answer: server-sent events, as OpenAI-compatible servers use them. No network, no clock."""
+"""Bytes → events of a streamed answer: server-sent events as OpenAI-compatible servers use them. Pure."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from typing import Any
 import jsonschema
 
 from speedmatrix.cells import Cell
-from speedmatrix.config import SCHEMAS, history_dir
+from speedmatrix.config import history_dir
+from speedmatrix.configfile import SCHEMAS
 
 
 class StoreError(Exception):

@@ -179,7 +179,7 @@ def _refuse_taken_port(spec: LaunchSpec) -> None:
 def _listener(port: int) -> str:
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
-            if connection.status == "LISTEN" and connection.laddr.port == port and connection.pid:
+            if connection.status == "LISTEN" and connection.laddr[1:2] == (port,) and connection.pid:
                 return f" (pid {connection.pid}, {psutil.Process(connection.pid).name()})"
     return ""
 
@@ -293,7 +293,7 @@ def end_with_owner() -> None:
 
     def watch() -> None:
         while processes.is_alive(owner):
-            time.sleep(0.5)
+            time.sleep(_POLL_S)
         os._exit(1)
 
     if owner:

@@ -62,7 +62,7 @@ def _short_window(seen: Evidence) -> bool:
 
 
 def _server_disagrees(seen: Evidence) -> bool:
-    difference = seen.figures.get("server_diff_pct")
+    difference: float | None = seen.figures.get("server_diff_pct")
     return difference is not None and abs(difference) > SERVER_DISAGREES_PCT
 
 
@@ -77,7 +77,7 @@ def _stopped_early(seen: Evidence) -> bool:
 
 
 def _events_counted(seen: Evidence) -> bool:
-    return seen.figures["token_source"] == "events"
+    return bool(seen.figures["token_source"] == "events")
 
 
 RULES: list[tuple[Flag, Callable[[Evidence], bool]]] = [

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import time
 
@@ -57,7 +58,7 @@ def test_a_lane_whose_stream_ends_starts_its_next_request_at_once():
     lane = [stream for stream in seen.streams if stream.lane == 0]
     assert len(lane) > 4
     assert [stream.finish for stream in lane[:-1]] == ["length"] * (len(lane) - 1)
-    pauses = [after.started_ns - before.ended_ns for before, after in zip(lane, lane[1:], strict=False)]
+    pauses = [after.started_ns - before.ended_ns for before, after in itertools.pairwise(lane)]
     assert max(pauses) < 20_000_000
     assert metrics.decode(seen)["restarts"] > 0
 

@@ -1,5 +1,6 @@
 """Figures by arithmetic: every right value here can be worked out by hand."""
 
+import itertools
 import math
 
 import numpy as np
@@ -139,6 +140,6 @@ def test_windows_side_by_side_hold_all_tokens_once(gaps, cuts):
     times = np.cumsum([gap for gap, _ in gaps])
     one = metrics.trace(stream(times, [n for _, n in gaps]))
     edges = sorted({0, *cuts, int(times[-1]) + 1})
-    parts = [metrics.output_tokens([one], a * MS, b * MS) for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [metrics.output_tokens([one], a * MS, b * MS) for a, b in itertools.pairwise(edges)]
     inside = [part for part in parts if not math.isnan(part)]
     assert sum(inside) == pytest.approx(sum(n for _, n in gaps))

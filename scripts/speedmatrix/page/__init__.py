@@ -19,7 +19,7 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class PageInput:
-    """What the page is made of. `healths`: health.json by server; `charts`: SVG texts by name; `planned`: cells in all."""
+    """What the page is made of: health.json by server, SVG texts by name, cells in all."""
 
     cells: list[dict[str, Any]]
     healths: dict[str, dict[str, Any]]

@@ -1,0 +1,62 @@
+"""`make plan`: which jobs `snakemake` would run now, and how long their cells take. Measures nothing."""
+
+import re
+import subprocess
+import sys
+
+from speedmatrix import config, estimate, progress
+
+TARGET = "results/report.html"
+TRIGGERS = ["mtime", "params", "input"]  # profiles/default without its `quiet`: the jobs' outputs are read here
+OUTPUT = re.compile(r"^\s*output: (results/cells/\S+\.json)", re.M)
+
+
+def main(arguments: list[str]) -> int:
+    """Arguments are passed on to snakemake; returns its exit code."""
+    dry = subprocess.run(
+        [
+            "snakemake",
+            "-n",
+            TARGET,
+            "--workflow-profile",
+            "none",
+            "--rerun-triggers",
+            "mtime",
+            "params",
+            "input",
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+    )
+    if dry.returncode:
+        print((dry.stdout + dry.stderr).strip(), file=sys.stderr)
+        return dry.returncode
+    planned = set(OUTPUT.findall(dry.stdout + dry.stderr))
+    files = [arguments[arguments.index("--configfile") + 1]] if "--configfile" in arguments else ["config/config.yaml"]
+    settings = config.read(files)
+    print(_stats(dry.stdout + dry.stderr))
+    print(_summary(settings, [cell for cell in settings.cells() if cell.path in planned]))
+    return 0
+
+
+def _stats(text: str) -> str:
+    """Snakemake's own table of jobs, or its word that there is nothing to do."""
+    start = text.find("Job stats:")
+    if start < 0:
+        return "Nothing to be done: every cell is measured and the page is up to date."
+    return text[start:].split("\n\n")[0]
+
+
+def _summary(settings: config.Config, cells: list) -> str:
+    if not cells:
+        return "No cell would be measured."
+    names = ", ".join(f"{cell.server}/{cell.name}" for cell in cells[:6]) + (", …" if len(cells) > 6 else "")
+    measured = any(result["phase"] == "prefill" and result["figures"] for result in progress.results(settings))
+    basis = "the prefill speeds measured so far" if measured else "the config alone, the server's speed being unknown"
+    took = estimate.duration_text(progress.cells_s(settings, cells))
+    return f"{len(cells)} of {len(settings.cells())} cells would be measured ({names}).\nAbout {took}, by {basis}."
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,191 @@
+"""The server of a sweep's jobs: brought up or found, its facts read, its identity taken."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from speedmatrix import METHOD, VERSION, hardware, redact, store, supervisor
+from speedmatrix.cells import Capacity, Cell
+from speedmatrix.config import Config, Server, canonical, history_dir
+from speedmatrix.engines import Engine, EngineError, Facts, engine_for
+
+# What is read anew before each cell: where it differs from health.json, another server answers.
+TOLD_BY_SERVER = (
+    *("version", "commit", "model", "revision", "quantization", "parameters", "size_bytes"),
+    "max_context_tokens",
+)
+log = logging.getLogger(__name__)
+
+
+class SweepError(Exception):
+    """The job can't be done; the message is one line for the person."""
+
+
+def launch_dir(server: Server) -> Path:
+    """Where launch.json and health.json of this server, launched exactly so, lie."""
+    return Path("results/servers") / server.name / server.digest
+
+
+def launch(config: Config, name: str, output: Path) -> None:
+    """Start the server, or find the one to attach to, and write launch.json.
+
+    With one server in the config a failed start raises SweepError; with several it is written down as `error`.
+    """
+    server = config.servers[name]
+    record: dict[str, Any] = {
+        "server": name,
+        "launch_command": _launch_command(server),
+        "attached": server.launch is None,
+        "started_at": store.utc_now(),
+        "ready_s": None,
+        "error": None,
+    }
+    try:
+        state = bring_up(server)
+        if state is not None:
+            record |= {"started_at": state.started_at, "ready_s": state.ready_s}
+    except SweepError as error:
+        if len(config.servers) == 1:
+            raise
+        record["error"] = str(error)
+        store.write_json(history_dir(Cell(name, "prefill", 1)) / f"launch.{_stamp()}.json", record)
+    store.write_json(output, record)
+
+
+def failed_launches(name: str) -> int:
+    """How often a launch of this server was written down as failed: its launch rule's param, so that it is retried."""
+    return sum(1 for _ in (Path("results/history") / name).glob("launch.*.json"))
+
+
+def _stamp() -> str:
+    return store.utc_now().replace("-", "").replace(":", "")
+
+
+def bring_up(server: Server) -> supervisor.ServerState | None:
+    """Make sure that exactly this server is up; None for one that is only attached to. Raises SweepError."""
+    engine = engine_for(server)
+    if server.launch is None:
+        if not engine.healthy():
+            raise SweepError(f"servers.{server.name}: nothing answers at {server.url}: start it, or give `launch`")
+        return None
+    spec = supervisor.LaunchSpec(
+        server=server.name,
+        url=server.url,
+        command=server.launch.command if isinstance(server.launch.command, str) else list(server.launch.command),
+        env=server.launch.env,
+        ready_timeout_s=server.launch.ready_timeout_s,
+        stop_grace_s=server.launch.stop_grace_s,
+        max_launches=server.launch.max_launches,
+    )
+    try:
+        return supervisor.ensure_server(spec, engine.healthy)
+    except supervisor.ServerError as error:
+        for line in error.log_tail:
+            log.error("server: %s", line)
+        raise SweepError(str(error)) from error
+
+
+def health(config: Config, name: str, launched: Path, output: Path) -> None:
+    """Read the server's facts and write health.json; with a launch that failed, its error instead."""
+    server, record = config.servers[name], store.read_json(launched)
+    if record["error"]:
+        store.write_json(output, {"server": name, "engine": server.engine, "error": record["error"], "facts": None})
+        return
+    bring_up(server)
+    facts = read_facts(engine_for(server))
+    machine = _hardware(server)
+    identity = identity_of(server, facts, machine)
+    result = {
+        "server": name,
+        "engine": server.engine,
+        "url": redact.redact_text(server.url),
+        "error": None,
+        "ready_s": record["ready_s"],
+        "checked_at": store.utc_now(),
+        "launch_command": record["launch_command"],
+        "attached": record["attached"],
+        "facts": facts.served,
+        "stated": sorted(server.facts),
+        "capacity": _capacity_json(facts.capacity),
+        "hardware": machine,
+        "fingerprint": fingerprint(identity),
+        "identity": identity,
+    }
+    store.write_json(output, result)
+
+
+def known_facts(server: Server) -> dict[str, Any]:
+    """health.json of this server as it is launched now; without facts where there is none yet."""
+    path = launch_dir(server) / "health.json"
+    if path.exists():
+        return dict(store.read_json(path))
+    return {"server": server.name, "engine": server.engine, "error": None, "facts": None}
+
+
+def read_facts(engine: Engine) -> Facts:
+    """The facts that the server tells now. Raises SweepError."""
+    try:
+        return engine.facts()
+    except EngineError as error:
+        raise SweepError(str(error)) from error
+    except (KeyError, TypeError, ValueError) as error:
+        where, engine_name = f"servers.{engine.server.name}.engine", engine.server.engine
+        raise SweepError(f"{where}: {engine.server.url} does not answer as {engine_name} does ({error!r})") from error
+
+
+def _hardware(server: Server) -> dict[str, Any]:
+    return hardware.this_host() if server.hardware is None else server.hardware | {"stated": True}
+
+
+def _launch_command(server: Server) -> str | None:
+    if server.launch is None:
+        stated = server.facts.get("launch_command")
+        return redact.redact_command(str(stated)) if stated else None
+    command = _with_plain_python(server.launch.command)
+    assigned = [f"{key}={value}" for key, value in server.launch.env.items()]
+    if isinstance(command, str):
+        return redact.redact_command(" ".join([*assigned, command]))
+    return redact.redact_command([*(["env", *assigned] if assigned else []), *command])
+
+
+def _with_plain_python(command: tuple[str, ...] | str) -> list[str] | str:
+    """The command with `python` for the interpreter's placeholder, as a reader would type it."""
+    if isinstance(command, str):
+        return command.replace("{python}", "python")
+    return [argument.replace("{python}", "python") for argument in command]
+
+
+def _capacity_json(capacity: Capacity) -> dict[str, Any]:
+    known = asdict(capacity)
+    known["max_context_tokens"] = known.pop("max_context")
+    return known
+
+
+def identity_of(server: Server, facts: Facts, machine: dict[str, Any]) -> dict[str, Any]:
+    """What a cell's figures are figures of."""
+    return {
+        "engine": server.engine,
+        **{key: facts.served.get(key) for key in TOLD_BY_SERVER[:-1]},
+        "launch_command": _launch_command(server),
+        TOLD_BY_SERVER[-1]: facts.capacity.max_context,
+        "hardware": machine,
+        "method": METHOD,
+        "tool_version": VERSION,
+        "client_host": hardware.client_host(),
+    }
+
+
+def fingerprint(identity: dict[str, Any]) -> str:
+    """12 hex digits that two cells share only if they measured the same."""
+    return hashlib.sha256(canonical(identity).encode()).hexdigest()[:12]
+
+
+def known_capacity(known: dict[str, Any]) -> Capacity:
+    """The capacity that health.json holds."""
+    told = dict(known["capacity"])
+    told["max_context"] = told.pop("max_context_tokens")
+    return Capacity(**told)

@@ -1,0 +1,99 @@
+"""A sweep that is interrupted: nothing is left running, and the next run goes on from there."""
+
+import json
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+from tests.workflow.conftest import Sweep
+
+
+def interrupted(sweep: Sweep, number: int, whole_group: bool) -> tuple[float, str]:
+    """Start a sweep, send the signal when the second decode cell is being measured; seconds until all is gone."""
+    process = sweep.start()
+    folder = sweep.directory / "results/cells/tiny"
+    deadline = time.monotonic() + 120
+    while not (folder / "decode-256-x1.json").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.7)
+    began = time.monotonic()
+    if whole_group:
+        os.killpg(process.pid, number)
+    else:
+        os.kill(process.pid, number)
+    output, _ = process.communicate(timeout=60)
+    left = sweep.wait_for_end(14)
+    assert left == []
+    return time.monotonic() - began, output
+
+
+WAYS = {
+    "ctrl-c": (signal.SIGINT, True),
+    "SIGINT": (signal.SIGINT, False),
+    "SIGTERM": (signal.SIGTERM, False),
+    "SIGHUP": (signal.SIGHUP, True),
+    "SIGKILL": (signal.SIGKILL, False),
+}
+
+
+@pytest.mark.parametrize(("number", "whole_group"), WAYS.values(), ids=WAYS)
+def test_nothing_is_left_and_the_next_run_goes_on(fresh, number, whole_group):
+    took, output = interrupted(fresh, number, whole_group)
+    assert took < 8, output
+    measured = fresh.attempts()
+    assert [name.split(".")[0] for name in measured][:1] == ["decode-256-x1"]
+    assert "Traceback" not in output
+    if number == signal.SIGINT:
+        last = [line for line in output.splitlines() if line.strip()][-1]
+        assert last.startswith("stopped: ") and "of 8 cells are measured" in last, output
+    if number in (signal.SIGKILL, signal.SIGHUP):
+        code, said = fresh.run("results/report.html", "--unlock")
+        assert code == 0, said
+    code, output = fresh.run()
+    assert code == 0, output
+    again = set(fresh.measured_since(measured))
+    done = {".".join(name.split(".")[:-3]) for name in measured}
+    assert not again & done
+    assert len(again | done) == 8
+
+
+def test_a_killed_supervisor_takes_its_server_along_and_the_sweep_goes_on(fresh):
+    process = fresh.start()
+    state = fresh.directory / ".speedmatrix/state.json"
+    deadline = time.monotonic() + 60
+    while not (fresh.directory / "results/cells/tiny/prefill-256.json").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    boot = json.loads(state.read_text())["boot_id"]
+    os.kill(int(boot.split(":")[0]), signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert json.loads(state.read_text())["boot_id"] != boot
+    assert fresh.wait_for_end(5) == []
+
+
+def test_a_taken_port_is_refused(fresh):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", int(fresh.config["servers"]["tiny"]["url"].rpartition(":")[2])))
+        listener.listen()
+        code, output = fresh.run()
+    assert code != 0
+    assert "already in use by a program that this sweep did not start" in output and "Traceback" not in output
+    assert fresh.attempts() == []
+
+
+def test_a_second_sweep_in_the_same_directory_is_refused_and_the_first_unharmed(fresh):
+    process = fresh.start()
+    deadline = time.monotonic() + 60
+    while not (fresh.directory / "results/cells/tiny/prefill-256.json").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    code, second = fresh.run()
+    assert code != 0 and "lock" in second.lower()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert len(list((fresh.directory / "results/cells/tiny").glob("*.json"))) == 8
