@@ -177,10 +177,10 @@ WORDS: dict[str, list[str]] = {
     "said": _list("said, wrote, answered, whispered, explained, remarked, insisted, shouted, admitted, replied"),
     "claim": _list(
         "The {thing} is older than the house, You will find the {things} behind {place}, We counted {number} {things} and"
-        " then stopped, Nothing {quality} ever came from {place}, It was never about {topic}, I would not trade it for"
-        " {number} {things}, A {quality} {thing} needs a {quality} hand, Ask {person} about {topic}, There were {number}"
-        " of them when I began, The trouble is {topic}, Keep the {thing} dry and it will outlast us,"
-        " Somebody must have {did} it at {hour}, That is what {person} meant by {topic}"
+        " then stopped, Nothing {quality} ever came from {place}, It was never about {topic} but about {topic}, I would not trade it for"
+        " {number} {things}, A {quality} {thing} needs a {quality} hand, Ask {person} about {topic} and about the {quality} {things}, There were {number}"
+        " of them when I began, The trouble is {topic} and not {topic}, Keep the {quality} {thing} dry and it will outlast {person},"
+        " Somebody must have {did} it at {hour}, That is what {person} meant by {topic} and by a {quality} {thing}"
     ),
 }
 

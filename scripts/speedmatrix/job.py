@@ -23,6 +23,9 @@ def job(log_file: str) -> Iterator[None]:
     supervisor.end_with_owner()
     try:
         yield
+    except KeyboardInterrupt:  # Ctrl-C reaches every process of the terminal; the sweep's own last line speaks for all
+        log.warning("interrupted")
+        sys.exit(130)
     except Exception as error:
         log.exception("the job failed")
         line = redact.redact_text(" ".join(str(error).split()) or type(error).__name__)

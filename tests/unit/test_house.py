@@ -1,0 +1,125 @@
+"""The house's rules that a machine can check: imports point one way, versions agree, no host names."""
+
+import ast
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from speedmatrix import charts, configfile, validity
+from speedmatrix.page import words
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "scripts/speedmatrix"
+
+
+def imports(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def own(path: Path) -> set[str]:
+    """First-level names of the library that a module imports."""
+    found = {name.split(".")[1] for name in imports(path) if name.startswith("speedmatrix.")}
+    return found - {"METHOD", "VERSION"}
+
+
+MODULES = sorted(path for path in LIBRARY.rglob("*.py"))
+LOWEST = {"cells": set(), "sse": set(), "corpus": set(), "redact": set(), "processes": set(), "arrivals": set()}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(LIBRARY)))
+def test_the_library_never_imports_snakemake_and_says_its_job_first(path):
+    assert not any(name.split(".")[0] == "snakemake" for name in imports(path))
+    assert (ast.get_docstring(ast.parse(path.read_text())) or "").strip()
+
+
+@pytest.mark.parametrize("name", LOWEST)
+def test_the_lowest_modules_import_nothing_of_ours(name):
+    assert own(LIBRARY / f"{name}.py") == LOWEST[name]
+
+
+def test_metrics_know_no_config_and_validity_no_network():
+    assert own(LIBRARY / "metrics.py") == {"arrivals"}
+    assert own(LIBRARY / "validity.py") == {"metrics", "arrivals"}
+    assert own(LIBRARY / "prompts.py") == {"corpus"}
+    assert own(LIBRARY / "load.py") == {"sse", "arrivals"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    program = f"import sys; {statement}; print(' '.join(sys.modules))"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT / "scripts"
+    )
+    return set(ran.stdout.split())
+
+
+def test_a_cells_process_loads_no_pandas_and_the_page_no_client():
+    assert not {"pandas", "altair", "jinja2"} & loaded_by("from speedmatrix import job, progress, sweep")
+    assert not {"aiohttp", "uvloop"} & loaded_by("from speedmatrix import page, charts, merge")
+
+
+def test_environments_hold_the_locks_versions():
+    pin = runpy.run_path(str(ROOT / "envs/pin.py"))
+    for path in (ROOT / "envs").glob("*.yaml"):
+        assert pin["pinned"](path.read_text(), pin["locked"]()) == path.read_text(), f"{path}: run `make lock`"
+        assert yaml.safe_load(path.read_text())["dependencies"][0] == "python=3.11"
+
+
+def test_locks_pin_everything_and_name_no_host():
+    for name in ("requirements.txt", "requirements-dev.txt"):
+        text = (ROOT / name).read_text()
+        assert "://" not in text and "--" not in text
+        pinned = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
+        assert all(re.match(r"[\w.\[\]-]+==\d", line) for line in pinned)
+
+
+def test_every_direct_dependency_is_locked():
+    lock = (ROOT / "requirements.txt").read_text()
+    wanted = [
+        re.match(r"[\w-]+", line)[0]
+        for line in (ROOT / "requirements.in").read_text().splitlines()
+        if line[:1].isalpha()
+    ]
+    assert len(wanted) > 10
+    for name in wanted:
+        assert re.search(rf"^{re.escape(name)}==", lock, re.M), name
+
+
+def test_the_snakefile_draws_the_charts_that_there_are():
+    named = re.search(r"^CHARTS = (\[.*?\])", (ROOT / "rules/report.smk").read_text(), re.M | re.S)
+    assert json.loads(named[1]) == list(charts.CHARTS) == list(words.CHART_CAPTIONS)
+
+
+def test_the_snakefile_is_a_table_of_contents():
+    assert len((ROOT / "Snakefile").read_text().splitlines()) <= 45
+
+
+def test_every_config_key_is_described():
+    def keys(schema: dict, name: str):
+        for key, value in schema.get("properties", {}).items():
+            yield f"{name}.{key}", value
+            yield from keys(value, f"{name}.{key}")
+
+    schema = json.loads((configfile.SCHEMAS / "config.schema.json").read_text())
+    server = schema["properties"]["servers"]["additionalProperties"]
+    missing = [
+        name
+        for name, value in [*keys(schema, "config"), *keys(server, "servers.*")]
+        if "description" not in value and "properties" not in value
+    ]
+    assert missing == []
+
+
+def test_every_flag_says_what_happened_and_what_to_do():
+    for flag in validity.FLAGS.values():
+        assert flag.happened.endswith(".") and flag.advice.endswith(".")

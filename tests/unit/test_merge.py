@@ -1,0 +1,103 @@
+"""The table and its CSV, and the charts drawn from it."""
+
+import csv
+import io
+import json
+
+import pytest
+from speedmatrix import charts, merge, store
+
+from tests.unit import samples
+
+
+def written(cells: list[dict], tmp_path) -> list[dict[str, str]]:
+    merge.write_csv(merge.table(cells), tmp_path / "m.csv")
+    return list(csv.DictReader(io.StringIO((tmp_path / "m.csv").read_text())))
+
+
+def test_the_published_pages_rows(tmp_path):
+    rows = written(samples.seed_cells(), tmp_path)
+    assert len(rows) == 55
+    last = rows[-7]  # 251K × 2
+    assert (last["context_tokens"], last["concurrency"], last["total_tok_s"]) == (str(251 * 1024), "2", "199.8")
+    assert (rows[-1]["status"], rows[-1]["total_tok_s"], rows[-1]["completed"]) == ("over_capacity", "", "")
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    table = merge.table(samples.seed_cells())
+    merge.write_csv(table, tmp_path / "m.csv")
+    again = merge.read_csv(tmp_path / "m.csv")
+    assert list(again.columns) == merge.COLUMNS
+    assert again["total_tok_s"].equals(table["total_tok_s"]) and again["concurrency"].equals(table["concurrency"])
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "<script>alert(1)</script>", 'a,"b"', "two\nlines"])
+def test_hostile_text_is_one_harmless_field(text, tmp_path):
+    (row,) = written([samples.cell(status="failed", reason=text)], tmp_path)
+    plain = " ".join(text.split("\n"))
+    assert row["reason"] == (f"'{text}" if text[0] in "=+-@" else plain)
+    assert row["status"] == "failed"
+
+
+def test_absent_is_empty_and_zero_is_zero(tmp_path):
+    figures = {"total_tok_s": 5.0, "completed": 0, "cached_share": 0.0, "itl_ms": None}
+    (row,) = written([samples.cell(figures=figures)], tmp_path)
+    assert (row["completed"], float(row["cached_share"]), row["itl_ms"], row["server_tok_s"]) == ("0", 0, "", "")
+
+
+def test_flags_are_joined_by_semicolons(tmp_path):
+    (row,) = written([samples.cell(figures={}, flags=["unsteady", "short_window"])], tmp_path)
+    assert row["flags"] == "unsteady;short_window"
+
+
+def test_a_broken_cell_is_named(tmp_path):
+    for text, said in (("{", "not valid JSON"), ("{}", "is a required property"), ('{"schema": 2}', "no valid cell")):
+        (tmp_path / "c.json").write_text(text)
+        with pytest.raises(store.StoreError, match=said) as caught:
+            merge.read_cells([tmp_path / "c.json"])
+        assert "c.json" in str(caught.value) and "delete it and run again" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_samples_are_cells_by_the_schema():
+    for cell in samples.seed_cells():
+        assert list(store.cell_schema().iter_errors(cell)) == []
+
+
+@pytest.mark.parametrize("name", charts.CHARTS)
+@pytest.mark.parametrize(
+    "rows", [[], [0], [7], [54], list(range(55))], ids=["none", "prefill", "decode", "over", "all"]
+)
+def test_every_chart_is_drawn_whatever_was_measured(name, rows, tmp_path):
+    cells = samples.seed_cells()
+    table = merge.table([cells[i] for i in rows])
+    charts.write(charts.CHARTS[name](table), tmp_path, name)
+    first = (tmp_path / f"{name}.json").read_text()
+    charts.write(charts.CHARTS[name](table), tmp_path, name)
+    assert (tmp_path / f"{name}.json").read_text() == first
+    assert len((tmp_path / f"{name}.svg").read_text()) > 500
+
+
+def test_the_chart_of_total_speed_holds_the_tables_values():
+    spec = charts.total_tok_s(merge.table(samples.seed_cells())).to_dict()
+    (values,) = spec["datasets"].values()
+    shown = {(row["context"], row["concurrency"]): row["total_tok_s"] for row in values}
+    assert shown[("8K", 64)] == 597.2 and shown[("251K", 2)] == 199.8
+    assert len(shown) == 27
+    assert spec["encoding"]["x"]["axis"]["values"] == [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_several_servers_have_a_panel_each():
+    cells = [cell | {"server": name} for name in ("a", "b") for cell in samples.seed_cells()]
+    for draw in charts.CHARTS.values():
+        assert "facet" in json.loads(draw(merge.table(cells)).to_json())
+
+
+def test_an_atomic_write_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    store.write_json(path, {"a": 1})
+    monkeypatch.setattr(store.os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        store.write_json(path, {"a": 2})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [child.name for child in tmp_path.iterdir()] == ["a.json"]

@@ -1,0 +1,177 @@
+"""The page: holds what was measured, escapes what a server says, needs no network, is the same each time."""
+
+import html
+import re
+from html.parser import HTMLParser
+
+import pytest
+from speedmatrix import charts, merge, page
+from speedmatrix.page import PageInput, words
+
+from tests.unit import samples
+
+
+def render(cells: list[dict], **changes) -> str:
+    fields = {"cells": cells, "healths": {"vllm": samples.HEALTH}, "charts": {}, "planned": len(cells)}
+    return page.render(PageInput(**fields | changes))
+
+
+class Tables(HTMLParser):
+    """The text of every table row, and what the page would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.loads: list[str] = []
+        self.inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+            self.inside = True
+        given = dict(attrs)
+        self.loads += [given[key] for key in ("src", "href", "data", "poster") if given.get(key)]
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self.inside = False
+
+    def handle_data(self, data):
+        if self.inside:
+            self.rows[-1][-1] += data
+
+
+def rows_of(text: str) -> list[list[str]]:
+    return [[" ".join(cell.split()) for cell in row] for row in Tables(text).rows]
+
+
+@pytest.fixture(scope="module")
+def seed() -> str:
+    return render(samples.seed_cells(), author="@author")
+
+
+def test_every_row_of_the_published_page_is_there(seed):
+    found = [row for row in rows_of(seed) if row[0] in ("Prefill", "Sustained decode")]
+    assert len(found) == len(samples.seed_rows()) == 55
+    for row, told in zip(found, samples.seed_rows(), strict=True):
+        _phase, context, lanes, status, total, each, ttft, _kind, itl, active, completed, tokens, seconds = row
+        assert (context, lanes) == (told["context"], told["requests_at_once"])
+        assert status[2:].startswith(told["status"])
+        for shown, right in (
+            (total, "total_tok_s"),
+            (each, "per_request_tok_s"),
+            (ttft, "ttft"),
+            (tokens, "output_tokens"),
+        ):
+            assert (None if shown == "—" else samples.number(shown)) == samples.number(told[right])
+        for shown, right in (
+            (itl, "time_between_tokens"),
+            (active, "average_active_requests"),
+            (seconds, "measured_for"),
+        ):
+            assert (None if shown == "—" else samples.number(shown)) == samples.number(told[right])
+        assert completed == (told["completed_requests"] or "—")
+
+
+def test_head_hardware_engine_run_and_command(seed):
+    for said in (
+        "nvidia/DeepSeek-V4.1-Flash-NVFP4 on RTX PRO 6000 Blackwell Server Edition ×8",
+        "6 contexts (8K–251K) × 8 concurrency levels (1–128)",
+        "prefill at 8K, 16K, 32K, 64K, 128K, 251K, 256K",
+        "by @author", "27 Sep 2026, 19:59 UTC", "768 GB (8 × 96 GB)", "Discrete GPU", "0.30.1rc1.dev147+g02ee13be2",
+        "NVFP4+MXFP4+FP8", "cuda-13.2", "02ee13be2107", "github.com/vllm-project/vllm", "Fixed duration", "30 s",
+        "4,096 tokens", "--api-key &lt;redacted&gt;", "speed-matrix 0.1.0 · method 1",
+    ):  # fmt: skip
+        assert said in seed, said
+
+
+def test_cells_that_were_not_run_show_the_numbers_that_decided(seed):
+    # 128 requests of 8,192 + 4,096 tokens.
+    assert "needs 1,572,864 · has 900,000" in seed
+    matrix = [row for row in rows_of(seed) if row and row[0] == "251K" and len(row) == 9]
+    assert [("Over capacity" in cell) for cell in matrix[0][1:]] == [False, False] + [True] * 6
+
+
+def test_counts_by_status(seed):
+    assert words.counts(samples.seed_cells()) == [
+        (34, "valid", "●", "Valid"),
+        (21, "over_capacity", "▨", "Over capacity"),
+    ]
+    assert "34 valid" in seed and "21 over capacity" in seed
+
+
+def test_what_a_server_says_is_text(seed):
+    name = "<script>alert(1)</script>\"'&"
+    facts = samples.HEALTH["facts"] | {"model": name}
+    failed = samples.cell(status="failed", reason=name)
+    text = render([failed], healths={"vllm": samples.HEALTH | {"facts": facts}}, author=name, title=None)
+    assert "<script>alert" not in text
+    assert html.escape(name, quote=False).split("&quot;")[0].split('"')[0] in text
+    assert len(re.findall("<script>", text)) == 1
+
+
+def test_nothing_is_loaded(seed):
+    drawn = {"matrix": charts.svg(charts.matrix(merge.table(samples.seed_cells())))}
+    text = render(samples.seed_cells(), charts=drawn)
+    assert [load for load in Tables(text).loads if not load.startswith("#")] == []
+    assert "@import" not in text and not re.search(r"url\((?!#)", text)
+
+
+def test_the_same_input_gives_the_same_bytes(seed):
+    assert render(samples.seed_cells(), author="@author") == seed
+
+
+def test_charts_side_by_side_share_no_id():
+    one = '<svg width="10" height="5" viewBox="0 0 10 5"><clipPath id="clip0"/><g clip-path="url(#clip0)"/></svg>'
+    text = render([], charts={"ttft": one, "matrix": one})
+    assert text.count('id="ttft-clip0"') == text.count("url(#matrix-clip0)") == 1
+    assert 'id="clip0"' not in text
+
+
+def test_a_flagged_cell_is_not_called_valid():
+    figures = samples.seed_cells()[10]["figures"]
+    text = render([samples.cell(figures=figures, flags=["unsteady"])])
+    assert "1 flagged" in text and "1 valid" not in text
+    assert "halves differ by more than 5%" in text
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [(["cold"], "TTFT is cold"), (["warm"], "TTFT is warm"), (["cold", "warm"], "not of one kind"), ([], "")],
+)
+def test_the_note_on_ttft_is_of_what_was_measured(kinds, said):
+    figures = samples.seed_cells()[10]["figures"]
+    note = words.ttft_note([samples.cell(figures=figures | {"ttft_kind": kind}) for kind in kinds])
+    assert said in note and bool(note) == bool(said)
+
+
+def test_failed_cells_and_what_is_missing_are_said_first():
+    text = render([samples.cell(status="failed", reason="a stream stalled")], planned=12)
+    assert "partial: 1 of 12 cells" in text
+    assert "1 of 1 cells failed" in text and "vllm, decode 8K × 1: a stream stalled" in text
+
+
+def test_cells_of_another_fingerprint_are_named():
+    figures = samples.seed_cells()[10]["figures"]
+    usual = [samples.cell(figures=figures, concurrency=n) for n in (1, 2, 4)]
+    odd = samples.cell(figures=figures, concurrency=8, fingerprint="ffffffffffff")
+    assert "Not one server: decode-8K-x8 (ffffffffffff) of vllm" in render([*usual, odd])
+    assert "Not one server" not in render(usual)
+
+
+def test_nothing_measured_and_a_server_that_did_not_start_make_a_page():
+    text = render(
+        [], healths={"vllm": {"server": "vllm", "engine": "vllm", "error": "no GPU", "facts": None}}, planned=3
+    )
+    assert "vllm did not start: no GPU" in text and "0 of 3 cells" in text
+
+
+def test_several_servers_each_have_their_part():
+    figures = samples.seed_cells()[10]["figures"]
+    cells = [samples.cell(server=name, figures=figures) for name in ("a", "b")]
+    text = render(cells, healths={"a": samples.HEALTH, "b": samples.HEALTH})
+    assert '<h2 class="server">a</h2>' in text and '<h2 class="server">b</h2>' in text
+    assert [row[0] for row in rows_of(text) if row[0] in ("a", "b")] == ["a", "b"]

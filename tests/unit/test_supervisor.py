@@ -1,0 +1,192 @@
+"""The server's process, for real: it starts, is found again, and nothing of it outlives what started it."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from speedmatrix import processes, supervisor
+from speedmatrix.supervisor import LaunchSpec, ServerError, ensure_server, server_state, stop_server
+
+TARGET = str(Path(__file__).parents[1] / "supervisor_target.py")
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(supervisor.OWNER_ENV, processes.identity())
+    yield
+    stop_server()
+
+
+def spec(port: int, *more: str, **changes) -> LaunchSpec:
+    fields = {
+        "server": "target",
+        "url": f"http://127.0.0.1:{port}",
+        "command": ["{python}", TARGET, str(port), *more],
+        "env": {},
+        "ready_timeout_s": 10,
+        "stop_grace_s": 1,
+        "max_launches": 2,
+    }
+    return LaunchSpec(**fields | changes)
+
+
+def listening(port: int):
+    def ready() -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
+
+    return ready
+
+
+def of_this_directory() -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(Path.cwd()) and process.pid != os.getpid() and process.status() != "zombie":
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def gone_within(seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while of_this_directory():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_it_starts_is_found_again_and_stops(port):
+    state = ensure_server(spec(port), listening(port))
+    assert state.status == "up" and state.ready_s < 10
+    assert ensure_server(spec(port), listening(port)) == state
+    stop_server()
+    assert gone_within(2) and not listening(port)()
+    assert server_state().status == "stopped"
+
+
+def test_another_spec_replaces_what_is_up(port):
+    first = ensure_server(spec(port), listening(port))
+    second = ensure_server(spec(port, "--workers"), listening(port))
+    assert second.boot_id != first.boot_id and not processes.is_alive(first.boot_id)
+
+
+def test_an_end_at_start_tells_code_place_and_last_line(port):
+    with pytest.raises(
+        ServerError, match=r"ended at start with code 3: see logs/server-target\.log; .*cannot load"
+    ) as e:
+        ensure_server(spec(port, "--exit", "3"), listening(port))
+    assert e.value.log_tail[-1] == "cannot load the model"
+    assert "\n" not in str(e.value)
+
+
+def test_a_program_that_is_not_there(port):
+    with pytest.raises(ServerError, match=r"code 127.*No such file.*no-such-program"):
+        ensure_server(spec(port, command=["no-such-program"]), listening(port))
+
+
+def test_it_is_given_up_after_max_launches(port):
+    for _ in range(2):
+        with pytest.raises(ServerError, match="ended at start"):
+            ensure_server(spec(port, "--exit", "1"), listening(port))
+    with pytest.raises(ServerError, match="failed to start 2 times in this run"):
+        ensure_server(spec(port, "--exit", "1"), listening(port))
+
+
+def test_one_that_is_never_ready_is_stopped(port):
+    with pytest.raises(ServerError, match=r"not ready within 0\.5 s"):
+        ensure_server(spec(port, "--never-ready", ready_timeout_s=0.5), listening(port))
+    assert gone_within(2)
+
+
+def test_one_that_ignores_sigterm_is_killed_after_its_grace(port):
+    ensure_server(spec(port, "--ignore-term", stop_grace_s=0.5), listening(port))
+    began = time.monotonic()
+    stop_server()
+    assert 0.5 <= time.monotonic() - began < 2.5
+    assert gone_within(0.5)
+
+
+def test_workers_in_sessions_of_their_own_end_too(port):
+    ensure_server(spec(port, "--workers"), listening(port))
+    assert len(of_this_directory()) == 4  # supervisor, server, two workers
+    stop_server()
+    assert gone_within(1)
+
+
+def test_a_killed_supervisor_takes_its_server_along(port):
+    state = ensure_server(spec(port), listening(port))
+    os.kill(processes.pid_of(state.boot_id), signal.SIGKILL)
+    assert gone_within(2)
+    assert ensure_server(spec(port), listening(port)).boot_id != state.boot_id
+
+
+def test_the_server_ends_when_its_owner_is_killed(port, monkeypatch):
+    owner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], cwd="/")
+    monkeypatch.setenv(supervisor.OWNER_ENV, processes.identity(owner.pid))
+    ensure_server(spec(port, "--workers"), listening(port))
+    owner.kill()
+    owner.wait()
+    assert gone_within(2)
+
+
+def test_a_dead_server_is_started_again(port):
+    state = ensure_server(spec(port), listening(port))
+    os.kill(state.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while server_state().status != "exited" and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert (server_state().status, server_state().returncode) == ("exited", -9)
+    assert supervisor.ending(-9) == "signal 9 (SIGKILL)"
+    assert ensure_server(spec(port), listening(port)).boot_id != state.boot_id
+
+
+def test_a_taken_port_is_refused(port):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", port))
+        listener.listen()
+        with pytest.raises(ServerError, match=rf"127\.0\.0\.1:{port} is already in use by .* \(pid {os.getpid()}, "):
+            ensure_server(spec(port), listening(port))
+
+
+def test_secrets_reach_the_server_and_nothing_that_is_written(port, monkeypatch, tmp_path):
+    monkeypatch.setenv("MY_SECRET", "s3cr3t-value-of-the-key")
+    wanted = spec(port, "--print-env", "API_KEY", env={"API_KEY": "{env:MY_SECRET}"})
+    ensure_server(wanted, listening(port))
+    deadline = time.monotonic() + 5
+    log = tmp_path / "logs/server-target.log"
+    while "the key is" not in log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert re.search(r"^the key is <redacted>$", log.read_text(), re.M)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) >= 3
+    assert not [path for path in written if b"s3cr3t" in path.read_bytes()]
+
+
+def test_a_missing_variable_is_named(port, monkeypatch):
+    monkeypatch.delenv("NOT_THERE", raising=False)
+    with pytest.raises(ServerError, match="the variable NOT_THERE is not set"):
+        ensure_server(spec(port, env={"A": "{env:NOT_THERE}"}), listening(port))
+
+
+def test_a_shell_string_is_run_by_a_shell(port):
+    ensure_server(spec(port, command=f"X=1 exec {{python}} {TARGET} {port}"), listening(port))
+    stop_server()
+    assert gone_within(1)
