@@ -39,9 +39,10 @@ def cell(**changes) -> dict:
         "plan": PLAN,
         "prompt": None,
         "measure": MEASURE,
-        "client": None, "started_at": "2026-09-27T19:00:00Z", "finished_at": "2026-09-27T19:59:00Z", "attempt": 1,
-        "method": 1, "tool_version": "0.1.0", "fingerprint": "0123456789ab", "identity": {}, "kv_capacity_tokens": 900_000,
-        "boot_id": None, "arrivals": None,
+        "client": None,
+        "started_at": "2026-09-27T19:00:00Z", "finished_at": "2026-09-27T19:59:00Z", "attempt": 1,
+        "method": 1, "tool_version": "0.1.0", "fingerprint": "0123456789ab", "identity": {},
+        "kv_capacity_tokens": 900_000, "boot_id": None, "arrivals": None,
     } | changes  # fmt: skip
 
 
