@@ -183,6 +183,7 @@ def matrix(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
     colour = alt.Color(
         "total_tok_s:Q",
         title="tok/s",
+        legend=alt.Legend(format=",.0f"),
         scale=alt.Scale(type="log", scheme=PALETTE, domain=[low, max(high, low * 1.01)]),
     )
     run = base.transform_filter("datum.word == ''").mark_rect(stroke="white").encode(color=colour)

@@ -115,14 +115,15 @@ class Config:
     def params(self, cell: Cell) -> str:
         """One canonical JSON string of everything that affects this cell's figures, and nothing else.
 
-        The failed attempts are in it, so that Snakemake itself sees that a failed cell is to be tried again.
+        The failed attempts are in it, so that Snakemake itself sees that a failed cell is to be tried again. What the
+        config says in free words is in it as a hash, since Snakemake keeps params and a secret may stand there.
         """
         server = self.servers[cell.server]
         return canonical(
             {
                 "cell": asdict(cell),
                 "method": METHOD,
-                "server": [server.digest, asdict(server.capacity), server.facts, server.hardware],
+                "server": [server.digest, asdict(server.capacity), _digest([server.facts, server.hardware])],
                 "measure": self.measure.used_by(cell.phase),
                 "failed_attempts": failed_attempts(cell),
             }

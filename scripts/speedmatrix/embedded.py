@@ -1,7 +1,7 @@
 """The default engine: llama.cpp's own server with a small Llama of random weights that it writes itself.
 
 `python -m speedmatrix.embedded --port 8077` serves until SIGTERM. Speed does not depend on what weights say, so a
-model of 7 MB shows the behaviour of a real server on any machine, without a download.
+model of 14 MB shows the behaviour of a real server on any machine, without a download.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-LAYERS, WIDTH, FEED_FORWARD = 8, 256, 1024
+LAYERS, WIDTH, FEED_FORWARD = 2, 256, 12288
 HEADS, KV_HEADS, HEAD_SIZE = 1, 1, 32
 TRAINED_CONTEXT = 131072
 NAME = "tiny-llama"
 SEED = 20261201
 SPACE = "▁"
 _CONSTANT = 16.0  # the residual dimension 0 holds it from embedding to output: through it the output has a bias
-_Q8 = gguf.GGMLQuantizationType.Q8_0
+_KIND = gguf.GGMLQuantizationType.Q5_1
 _LETTERS = dict(
     zip("etaoinshrdlucmwfgypbvk", (12, 9, 8, 8, 7, 7, 6, 6, 6, 4, 4, 3, 3, 2, 2, 2, 2, 2, 2, 1.5, 1, 1), strict=True)
 )
@@ -50,7 +50,7 @@ def output_bias() -> NDArray[np.float32]:
 
 
 def write_model(path: Path) -> None:
-    """Write the model to `path` (GGUF, Q8_0): the same bytes every time."""
+    """Write the model to `path` (GGUF, Q5_1): the same bytes every time."""
     writer = gguf.GGUFWriter(path, "llama")
     _write_metadata(writer)
     rng = np.random.Generator(np.random.PCG64(SEED))
@@ -58,7 +58,7 @@ def write_model(path: Path) -> None:
 
     def matrix(name: str, rows: int, columns: int, kept: NDArray[np.float32] | None = None) -> None:
         weights = kept if kept is not None else _random(rng, rows, columns)
-        writer.add_tensor(name, gguf.quants.quantize(weights, _Q8), raw_dtype=_Q8)
+        writer.add_tensor(name, gguf.quants.quantize(weights, _KIND), raw_dtype=_KIND)
 
     embedding = _random(rng, tokens, WIDTH) * np.float32(WIDTH**0.5)
     embedding[:, 0] = _CONSTANT
@@ -114,7 +114,7 @@ def _write_metadata(writer: gguf.GGUFWriter) -> None:
     writer.add_value_length(HEAD_SIZE)
     writer.add_rope_dimension_count(HEAD_SIZE)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q5_1)
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)
@@ -135,7 +135,7 @@ def checksum(path: Path) -> str:
 def ensure_model(directory: Path) -> Path:
     """The model's file in `directory`; written where it is missing or differs from the checksum beside it."""
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{NAME}-q8_0-{SEED}.gguf"
+    path = directory / f"{NAME}-q5_1-{SEED}.gguf"
     recorded = path.with_name(path.name + ".sha256")
     if path.exists() and recorded.exists() and recorded.read_text().split()[:1] == [checksum(path)]:
         return path

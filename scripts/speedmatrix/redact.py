@@ -26,8 +26,14 @@ _SECRET_SEGMENTS = frozenset(
     ]
 )
 _NOT_SECRET = frozenset(["sort-key", "key-value"])
-_OPTION = re.compile(r"(?<![\w-])(?P<name>--?[A-Za-z][\w.-]*)(?P<gap>=|\s+)(?P<value>'[^']*'|\"[^\"]*\"|[^\s'\"]+)")
-_ASSIGNMENT = re.compile(r"(?<![\w-])(?P<name>[A-Za-z_]\w*)(?P<gap>=)(?P<value>'[^']*'|\"[^\"]*\"|[^\s'\"]+)")
+# A name and what leads to its value: `--api-key `, `--api-key=`, `HF_TOKEN=`, `"api_key": `. The value is matched apart,
+# so that a name that is no secret takes nothing with it (`--flag --api-key x`, `sh -c 'serve --api-key x'`).
+_NAME = re.compile(
+    r"""(?<![\w-]) (?: (?P<option> --?[A-Za-z][\w.-]* ) (?: = | \s+ )
+                    | (?P<variable> [A-Za-z_]\w* ) (?: = | ["']\s*:\s* ) )""",
+    re.VERBOSE,
+)
+_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[^\s'\"]+")
 _HEADER = re.compile(
     r"(?P<head>[\"']?(?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic|token)?\s*)(?P<value>[^\s\"',;]+)",
     re.I,
@@ -60,8 +66,7 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in sorted(set(secrets), key=len, reverse=True):
         if len(secret) >= 4:
             text = text.replace(secret, MARK)
-    text = _OPTION.sub(_hide_value, text)
-    text = _ASSIGNMENT.sub(_hide_value, text)
+    text = _hide_named(text)
     text = _HEADER.sub(rf"\g<head>{MARK}", text)
     text = _BEARER.sub(rf"\g<head>{MARK}", text)
     text = _URL_USER.sub(rf"\g<head>{MARK}@", text)
@@ -69,12 +74,18 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     return _without_home(text)
 
 
-def _hide_value(match: re.Match[str]) -> str:
-    value = match["value"]
-    followed_by_option = match["gap"] != "=" and value.startswith("-")
-    if value.strip("'\"") == MARK or followed_by_option or not is_secret_name(match["name"]):
-        return match[0]
-    return f"{match['name']}{match['gap']}{MARK}"
+def _hide_named(text: str) -> str:
+    """`text` with the value of every secret-named option, variable or JSON key hidden."""
+    parts, place = [], 0
+    while match := _NAME.search(text, place):
+        parts.append(text[place : match.end()])
+        place = match.end()
+        value = _VALUE.match(text, place)
+        is_flag = value is not None and text[place - 1].isspace() and value[0].startswith("-")
+        if value and not is_flag and is_secret_name(match["option"] or match["variable"]):
+            parts.append(MARK)
+            place = value.end()
+    return "".join(parts) + text[place:]
 
 
 def _without_home(text: str) -> str:

@@ -101,7 +101,8 @@ RULES: list[tuple[Flag, Callable[[Evidence], bool]]] = [
         Flag(
             "unsteady",
             f"The window's halves differ by more than {UNSTEADY_SHARE:.0%}.",
-            "Raise measure.duration_s, and look for other work on the machine or for throttling.",
+            "Look for other work on the machine and for throttling; raise measure.duration_s. Where contexts are short,"
+            " they grow by their output within the window, and decoding slows with them.",
         ),
         _unsteady,
     ),

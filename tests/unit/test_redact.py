@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from speedmatrix.redact import is_secret_name, redact_command, redact_text
 
 SECRET = [
@@ -47,6 +49,10 @@ def test_names_that_only_look_like_it(name):
         ("env HF_TOKEN=abc MAX_TOKENS=5 serve", "env HF_TOKEN=<redacted> MAX_TOKENS=5 serve"),
         ("curl https://me:pass@host/v1", "curl https://<redacted>@host/v1"),
         ("curl -H 'Authorization: Bearer abc123'", "curl -H 'Authorization: Bearer <redacted>'"),
+        ("serve --flag --api-key abc", "serve --flag --api-key <redacted>"),
+        ("sh -c 'serve --api-key abc --port 8'", "sh -c 'serve --api-key <redacted> --port 8'"),
+        ("docker run -e HF_TOKEN=abc -e X=1 image", "docker run -e HF_TOKEN=<redacted> -e X=1 image"),
+        ('serve --json {"api_key": "abc", "n": 1}', 'serve --json {"api_key": <redacted>, "n": 1}'),
         ("serve --auth --port 8", "serve --auth --port 8"),
         ("serve --max-num-batched-tokens 8192", "serve --max-num-batched-tokens 8192"),
         ("serve --kv '{\"cpu_offload\":false}'", "serve --kv '{\"cpu_offload\":false}'"),
@@ -79,6 +85,13 @@ def test_known_values_wherever_they_stand():
 def test_well_known_shapes_of_keys():
     assert redact_text("refused sk-proj-abcdefgh12345") == "refused <redacted>"
     assert redact_text("hf_abcdefghij123 is wrong") == "<redacted> is wrong"
+
+
+@given(st.lists(st.sampled_from(["serve", "--flag", "-x", "--port", "8", "A=1", "'q q'", "sh -c"]), max_size=6))
+def test_no_neighbour_hides_a_key_from_redaction(before):
+    assert "topsecret" not in redact_command(" ".join([*before, "--api-key", "topsecret", "--more"]))
+    assert "topsecret" not in redact_command(" ".join([*before, "--api-key=topsecret", "--more"]))
+    assert "topsecret" not in redact_command(" ".join([*before, "HF_TOKEN=topsecret", "--more"]))
 
 
 def test_twice_is_once():

@@ -9,7 +9,7 @@ from typing import Any
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from speedmatrix import sse
+from speedmatrix import redact, sse
 from speedmatrix.cells import Capacity
 from speedmatrix.config import Server
 
@@ -97,7 +97,8 @@ class Engine(ABC):
         """`facts` with what the config states laid over what was detected."""
         stated = self.server.capacity
         over = {key: value for key, value in vars(stated).items() if value not in (None, "unknown")}
-        return Facts(facts.served | self.server.facts, replace(facts.capacity, **over))
+        said = {key: redact.redact_text(v) if isinstance(v, str) else v for key, v in self.server.facts.items()}
+        return Facts(facts.served | said, replace(facts.capacity, **over))
 
     def _call(self, method: str, path: str, body: Any = None) -> requests.Response:
         try:

@@ -1,0 +1,61 @@
+"""A cell's reasons for failing that lie before its load, on an engine that is programmed."""
+
+import pytest
+from speedmatrix import measure
+from speedmatrix.cells import Capacity, Cell
+from speedmatrix.config import Server, parse
+from speedmatrix.engines import EngineError, LlamaCpp
+
+SETTINGS = parse({"servers": {"s": {"engine": "llama.cpp", "url": "http://127.0.0.1:9"}}})
+
+
+class Programmed(LlamaCpp):
+    """Answers what a server would; `inside` requests are in it whenever it is asked."""
+
+    inside = 0
+    models = ("m",)
+
+    def _json(self, method, path, body=None):
+        if path == "/v1/models":
+            return {"data": [{"id": name} for name in self.models]}
+        raise EngineError(f"{path} was asked for")
+
+    def tokenize(self, text, with_special):
+        return ([1] if with_special else []) + list(text.encode())
+
+    def requests_inside(self):
+        return self.inside
+
+
+def engine(**changes) -> Programmed:
+    made = Programmed(Server("s", "llama.cpp", "http://127.0.0.1:9", None, None, None, {}, Capacity(), None))
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def failure(phase: str, made: Programmed) -> str:
+    with pytest.raises(measure.Failed) as caught:
+        measure.run(measure.Task(Cell("s", phase, 100), SETTINGS.measure, made, Capacity()))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_a_server_that_is_busy_is_not_measured(phase, monkeypatch):
+    monkeypatch.setattr(measure, "IDLE_TIMEOUT_S", 0.2)
+    assert "server busy: 3 requests still run or wait there after 0.2 s" in failure(phase, engine(inside=3))
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_a_server_that_is_gone_is_said_to_be(phase):
+    assert "the server can't be reached" in failure(phase, engine())
+
+
+def test_three_models_ask_for_one_by_name():
+    said = failure("decode", engine(models=("a", "b", "c")))
+    assert said == "servers.s.model: name the model to measure; http://127.0.0.1:9 lists: a, b, c"
+
+
+def test_no_model_at_all():
+    assert failure("decode", engine(models=())).endswith("lists: none")
