@@ -26,7 +26,7 @@ _SECRET_SEGMENTS = frozenset(
     ]
 )
 _NOT_SECRET = frozenset(["sort-key", "key-value"])
-# A name and what leads to its value: `--api-key `, `--api-key=`, `HF_TOKEN=`, `"api_key": `. The value is matched apart,
+# A name and what leads to its value: `--api-key `, `--api-key=`, `HF_TOKEN=`, `"api_key": `. Values are matched apart,
 # so that a name that is no secret takes nothing with it (`--flag --api-key x`, `sh -c 'serve --api-key x'`).
 _NAME = re.compile(
     r"""(?<![\w-]) (?: (?P<option> --?[A-Za-z][\w.-]* ) (?: = | \s+ )
