@@ -32,7 +32,7 @@ def test_any_split_gives_the_same_events(cuts):
 
 
 @given(
-    st.lists(st.text(st.characters(exclude_characters="\r\n"), min_size=1), max_size=6),
+    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1), max_size=6),
     st.sampled_from(["\n", "\r\n", "\r"]),
 )
 def test_what_is_sent_is_what_is_read(texts, end):
