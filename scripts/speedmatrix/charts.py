@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -30,7 +31,11 @@ def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
     """Plain types for Vega, contexts as `8K`, and repeats of a cell as their median."""
     keys = ["server", "context_tokens", "concurrency"]
     figures = ["total_tok_s", "request_tok_s", "ttft_ms", "itl_ms"]
-    medians = rows.groupby([*keys, "status"], as_index=False)[figures].median()
+    # A repeat that failed says nothing where another one has figures.
+    known = rows.groupby(keys)["total_tok_s"].transform("count") > 0
+    shown = rows[rows["total_tok_s"].notna() | ~known]
+    how = dict.fromkeys(figures, "median") | {"status": "first"}
+    medians = shown.groupby(keys, as_index=False, sort=False).agg(how)
     plain = medians.astype(dict.fromkeys(figures, "float64") | dict.fromkeys(keys[1:], "int64"))
     return plain.astype({"server": object, "status": object}).assign(
         context=[size_name(int(tokens)) for tokens in plain["context_tokens"]]
@@ -42,7 +47,9 @@ def _order(rows: pd.DataFrame) -> list[str]:
 
 
 def _context_colour(rows: pd.DataFrame) -> alt.Color:
-    scale = alt.Scale(scheme=PALETTE, reverse=True, domain=_order(rows))
+    # The palette's yellow end is too pale for a thin line on white.
+    palette = alt.SchemeParams(name=PALETTE, extent=[0.9, 0])
+    scale = alt.Scale(scheme=palette, domain=_order(rows))
     return alt.Color("context:O", title="Context (tokens)", scale=scale)
 
 
@@ -50,6 +57,11 @@ def _concurrency(rows: pd.DataFrame) -> alt.X:
     ticks = sorted(int(lanes) for lanes in rows["concurrency"].unique())
     axis = alt.Axis(values=ticks, format="d")
     return alt.X("concurrency:Q", title="Requests at once", scale=alt.Scale(type="log", base=2, nice=False), axis=axis)
+
+
+def _log_scale(values: pd.Series[float]) -> alt.Scale:
+    """A log scale as wide as the values and a little more, where `nice` would widen it to whole powers of ten."""
+    return alt.Scale(type="log", nice=False, domain=[float(values.min()) / 1.3, float(values.max()) * 1.3])
 
 
 def _tooltip() -> list[alt.Tooltip]:
@@ -104,14 +116,14 @@ def request_vs_total(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
     """Per-request against total tok/s: what more lanes give to the server and take from each reader."""
     title = "What each request gets against what all get together"
     rows = _measured(table, "decode")
-    rows = rows[rows["request_tok_s"].notna()]
+    rows = rows[rows["request_tok_s"] > 0]
     if rows.empty:
         return _nothing(title)
     chart = (
         alt.Chart(rows)
         .mark_line(point=alt.OverlayMarkDef(size=50, filled=True), strokeWidth=2)
         .encode(
-            x=alt.X("request_tok_s:Q", title="Per request (tok/s)", scale=alt.Scale(type="log", nice=True)),
+            x=alt.X("request_tok_s:Q", title="Per request (tok/s)", scale=_log_scale(rows["request_tok_s"])),
             y=alt.Y("total_tok_s:Q", title="Total output (tok/s)", scale=alt.Scale(zero=True)),
             order="concurrency:Q",
             color=_context_colour(rows),
@@ -125,7 +137,7 @@ def ttft(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
     """TTFT over concurrency on a log axis, a line each context."""
     title = "Time to first token, all requests starting at once"
     rows = _measured(table, "decode")
-    rows = rows[rows["ttft_ms"].notna() & (rows["ttft_ms"] > 0)]
+    rows = rows[rows["ttft_ms"] > 0]
     if rows.empty:
         return _nothing(title)
     chart = (
@@ -136,8 +148,8 @@ def ttft(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
             y=alt.Y(
                 "ttft_ms:Q",
                 title="Median TTFT (ms, log scale)",
-                scale=alt.Scale(type="log"),
-                axis=alt.Axis(format="~s"),
+                scale=_log_scale(rows["ttft_ms"]),
+                axis=alt.Axis(format=",d"),
             ),
             color=_context_colour(rows),
             tooltip=_tooltip(),
@@ -171,20 +183,19 @@ def matrix(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
     if rows.empty:
         return _nothing(title)
     rows = _labelled(rows)
-    rows["word"] = [NOT_RUN.get(status, "") for status in rows["status"]]
-    rows["value"] = rows["total_tok_s"].fillna(0)
+    rows["word"] = rows["status"].map(NOT_RUN).fillna("no figure").where(rows["total_tok_s"].isna(), "")
     base = alt.Chart(rows).encode(
         x=alt.X("concurrency:O", title="Requests at once", axis=alt.Axis(labelAngle=0, orient="top")),
         y=alt.Y("context:O", title="Context (tokens)", sort=_order(rows)),
         tooltip=_tooltip(),
     )
-    known = rows["total_tok_s"].dropna()
+    known = rows.loc[rows["total_tok_s"] > 0, "total_tok_s"]
     low, high = (float(known.min()), float(known.max())) if len(known) else (1.0, 10.0)
     colour = alt.Color(
         "total_tok_s:Q",
         title="tok/s",
         legend=alt.Legend(format=",.0f"),
-        scale=alt.Scale(type="log", scheme=PALETTE, domain=[low, max(high, low * 1.01)]),
+        scale=alt.Scale(type="log", scheme=PALETTE, domain=[low, max(high, low * 1.01)], clamp=True),
     )
     run = base.transform_filter("datum.word == ''").mark_rect(stroke="white").encode(color=colour)
     not_run = base.transform_filter("datum.word != ''").mark_rect(fill=_HIDDEN, stroke="white")
@@ -213,8 +224,11 @@ def _spec(chart: alt.Chart | alt.FacetChart) -> str:
 
 
 def svg(chart: alt.Chart | alt.FacetChart) -> str:
-    """The chart as SVG text."""
-    return str(vl_convert.vegalite_to_svg(_spec(chart)))
+    """The chart as SVG text; the same chart gives the same text."""
+    drawn = str(vl_convert.vegalite_to_svg(_spec(chart)))
+    # The renderer numbers its clips and gradients through the process's life: number them through the chart.
+    own = {name: f"part{n}" for n, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]+)"', drawn)))}
+    return re.sub(r'(\bid="|url\(#|href="#)([^")]+)', lambda m: m[1] + own.get(m[2], m[2]), drawn)
 
 
 def write(chart: alt.Chart | alt.FacetChart, directory: Path, name: str) -> None:

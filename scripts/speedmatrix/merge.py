@@ -51,7 +51,8 @@ def write_csv(frame: pd.DataFrame, path: Path) -> None:
 
 def read_csv(path: Path) -> pd.DataFrame:
     """The table that `write_csv` wrote, with its types."""
-    return _typed(pd.read_csv(path))
+    # A server may be called 1.10 or null, a fingerprint may be all digits: texts are never guessed at.
+    return _typed(pd.read_csv(path, dtype=dict.fromkeys(TEXTS, "string"), keep_default_na=False, na_values=[""]))
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from speedmatrix import arrivals, metrics
 from speedmatrix.arrivals import Run, Stream
 

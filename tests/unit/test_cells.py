@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from speedmatrix.cells import Capacity, Cell, parse_size, plan, prompt_tokens, size_name
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import requests
+
 from speedmatrix import embedded, processes
 from speedmatrix.cells import Capacity
 from speedmatrix.config import Server

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from speedmatrix import charts, configfile, validity
 from speedmatrix.page import words
 

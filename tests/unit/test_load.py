@@ -7,6 +7,7 @@ import json
 import time
 
 import pytest
+
 from speedmatrix import load, metrics
 from speedmatrix.load import LoadError, Timing
 

@@ -1,6 +1,7 @@
 """A cell's reasons for failing that lie before its load, on an engine that is programmed."""
 
 import pytest
+
 from speedmatrix import measure
 from speedmatrix.cells import Capacity, Cell
 from speedmatrix.config import Server, parse

@@ -3,10 +3,11 @@
 import csv
 import io
 import json
+import re
 
 import pytest
-from speedmatrix import charts, merge, store
 
+from speedmatrix import charts, merge, store
 from tests.unit import samples
 
 
@@ -37,6 +38,15 @@ def test_hostile_text_is_one_harmless_field(text, tmp_path):
     plain = " ".join(text.split("\n"))
     assert row["reason"] == (f"'{text}" if text[0] in "=+-@" else plain)
     assert row["status"] == "failed"
+
+
+def test_names_that_look_like_numbers_are_read_back_as_they_are(tmp_path):
+    cells = [samples.cell(server=name, fingerprint="00000000e123") for name in ("1.10", "1e5", "null", "nan")]
+    merge.write_csv(merge.table(cells), tmp_path / "m.csv")
+    again = merge.read_csv(tmp_path / "m.csv")
+    assert list(again["server"]) == ["1.10", "1e5", "null", "nan"]
+    assert set(again["fingerprint"]) == {"00000000e123"}
+    assert again["reason"].isna().all()
 
 
 def test_absent_is_empty_and_zero_is_zero(tmp_path):
@@ -72,10 +82,56 @@ def test_every_chart_is_drawn_whatever_was_measured(name, rows, tmp_path):
     cells = samples.seed_cells()
     table = merge.table([cells[i] for i in rows])
     charts.write(charts.CHARTS[name](table), tmp_path, name)
-    first = (tmp_path / f"{name}.json").read_text()
+    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     charts.write(charts.CHARTS[name](table), tmp_path, name)
-    assert (tmp_path / f"{name}.json").read_text() == first
-    assert len((tmp_path / f"{name}.svg").read_text()) > 500
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
+    assert set(first) == {f"{name}.{kind}" for kind in ("json", "svg", "png")}
+    assert b"<text" in first[f"{name}.svg"]
+
+
+FIGURES = {"total_tok_s": 100.0, "request_tok_s": 50.0, "ttft_ms": 20.0, "itl_ms": 20.0}
+
+
+@pytest.mark.parametrize("name", charts.CHARTS)
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize("value", [0.0, None])
+def test_a_figure_of_zero_or_none_is_no_obstacle(name, phase, value):
+    cells = [
+        samples.cell(phase=phase, figures=dict.fromkeys(FIGURES, value)),
+        samples.cell(phase=phase, context_tokens=512, figures=FIGURES),
+    ]
+    for rows in (cells, cells[:1]):
+        assert "<text" in charts.svg(charts.CHARTS[name](merge.table(rows)))
+
+
+def test_repeats_are_one_place_and_a_failed_one_does_not_hide_the_others():
+    cells = [
+        samples.cell(figures=FIGURES),
+        samples.cell(repeat=2, figures=FIGURES | {"total_tok_s": 300.0}),
+        samples.cell(repeat=3, status="failed", reason="a stream stalled"),
+        samples.cell(concurrency=2, status="failed", reason="a stream stalled"),
+    ]
+    (rows,) = charts.matrix(merge.table(cells)).to_dict()["datasets"].values()
+    shown = [(row["concurrency"], row["total_tok_s"], row["word"]) for row in rows]
+    assert shown == [(1, 200.0, ""), (2, None, "failed")]  # (100 + 300) / 2
+
+
+def luminance(red: int, green: int, blue: int) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red / 255, green / 255, blue / 255)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_numbers_in_the_heat_map_can_be_read_on_every_colour():
+    # 64 lanes whose speeds run evenly over the palette: 2 to 2 * 1.1^63.
+    cells = [samples.cell(concurrency=n + 1, figures=FIGURES | {"total_tok_s": 2 * 1.1**n}) for n in range(64)]
+    drawn = charts.svg(charts.matrix(merge.table(cells)))
+    grounds = re.findall(r'<path aria-label="[^"]*"[^>]*? fill="rgb\((\d+), (\d+), (\d+)\)"', drawn)
+    inks = re.findall(r'<text aria-label="[^"]*"[^>]*? fill="(white|black)"', drawn)
+    assert len(grounds) == len(inks) == 64
+    for ground, ink in zip(grounds, inks, strict=True):
+        low, high = sorted([luminance(*map(int, ground)), {"white": 1.0, "black": 0.0}[ink]])
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (ground, ink)
 
 
 def test_the_chart_of_total_speed_holds_the_tables_values():

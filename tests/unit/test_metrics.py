@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from speedmatrix import metrics
 from speedmatrix.arrivals import Run, Stream
 

@@ -5,9 +5,9 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+
 from speedmatrix import charts, merge, page
 from speedmatrix.page import PageInput, words
-
 from tests.unit import samples
 
 
@@ -154,6 +154,27 @@ def test_failed_cells_and_what_is_missing_are_said_first():
     assert "1 of 1 cells failed" in text and "vllm, decode 8K × 1: a stream stalled" in text
 
 
+def test_a_limited_cell_says_why_beside_its_speed_and_its_flags():
+    figures = samples.seed_cells()[10]["figures"]
+    text = render([samples.cell(status="limited", reason="ran 8 of 16", figures=figures, flags=["unsteady"])])
+    assert text.count("ran 8 of 16, unsteady") == 2  # in the matrix and in the table
+
+
+def test_a_flagged_prefill_says_so_and_explains_the_flag():
+    text = render(
+        [samples.cell(phase="prefill", figures=samples.seed_cells()[0]["figures"], flags=["inexact_context"])]
+    )
+    tile = text[text.index('<ul class="tiles">') : text.index("</ul>")]
+    assert "Flagged" in tile and "inexact_context" in tile
+
+
+def test_the_matrix_shows_a_repeat_that_has_figures():
+    figures = samples.seed_cells()[10]["figures"]
+    cells = [samples.cell(status="failed", reason="a stream stalled"), samples.cell(repeat=2, figures=figures)]
+    (row,) = [row for row in rows_of(render(cells)) if row[0] == "8K"]
+    assert "323.7" in row[1] and "repeat 2, one of 2" in row[1] and "stalled" not in row[1]
+
+
 def test_cells_of_another_fingerprint_are_named():
     figures = samples.seed_cells()[10]["figures"]
     usual = [samples.cell(figures=figures, concurrency=n) for n in (1, 2, 4)]
@@ -175,3 +196,9 @@ def test_several_servers_each_have_their_part():
     text = render(cells, healths={"a": samples.HEALTH, "b": samples.HEALTH})
     assert '<h2 class="server">a</h2>' in text and '<h2 class="server">b</h2>' in text
     assert [row[0] for row in rows_of(text) if row[0] in ("a", "b")] == ["a", "b"]
+
+
+def test_the_title_is_of_all_servers():
+    other = samples.HEALTH | {"facts": samples.HEALTH["facts"] | {"model": "other"}}
+    assert words.title({"a": samples.HEALTH, "b": samples.HEALTH}).startswith("nvidia/DeepSeek-V4.1-Flash-NVFP4 on RTX")
+    assert words.title({"a": samples.HEALTH, "b": other}) == "2 servers: a, b"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from speedmatrix.redact import is_secret_name, redact_command, redact_text
 
 SECRET = [

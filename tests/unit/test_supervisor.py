@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from speedmatrix import processes, supervisor
 from speedmatrix.supervisor import LaunchSpec, ServerError, ensure_server, server_state, stop_server
 

@@ -6,6 +6,7 @@ import sys
 import time
 
 import requests
+
 from speedmatrix import processes
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from speedmatrix import arrivals, metrics
 
+from speedmatrix import arrivals, metrics
 from tests.workflow.conftest import ROOT, Sweep
 
 COLUMNS = """

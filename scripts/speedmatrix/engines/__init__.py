@@ -5,8 +5,9 @@ from __future__ import annotations
 from speedmatrix.config import Server
 from speedmatrix.engines.base import Engine, EngineError, Facts
 from speedmatrix.engines.llamacpp import LlamaCpp
+from speedmatrix.engines.vllm import Vllm
 
-ENGINES: dict[str, type[Engine]] = {"llama.cpp": LlamaCpp}
+ENGINES: dict[str, type[Engine]] = {"llama.cpp": LlamaCpp, "vllm": Vllm}
 
 __all__ = ["ENGINES", "Engine", "EngineError", "Facts", "engine_for"]
 

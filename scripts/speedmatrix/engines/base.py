@@ -8,6 +8,7 @@ from typing import Any
 
 import requests
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from speedmatrix import redact, sse
 from speedmatrix.cells import Capacity
@@ -119,13 +120,20 @@ class Engine(ABC):
     def _metrics(self, path: str = "/metrics") -> dict[str, float]:
         """Prometheus metrics by name, summed over their labels."""
         totals: dict[str, float] = {}
+        for sample in self._samples(path):
+            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+        return totals
+
+    def _labels(self, name: str, path: str = "/metrics") -> list[dict[str, str]]:
+        """The labels of each sample of one metric: how engines tell settings."""
+        return [sample.labels for sample in self._samples(path) if sample.name == name]
+
+    def _samples(self, path: str) -> list[Sample]:
         try:
-            for family in text_string_to_metric_families(self._call("GET", path).text):
-                for sample in family.samples:
-                    totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+            families = list(text_string_to_metric_families(self._call("GET", path).text))
         except ValueError:
             raise EngineError(f"{self.server.url}{path} is no page of Prometheus metrics") from None
-        return totals
+        return [sample for family in families for sample in family.samples]
 
 
 def _cause(error: requests.RequestException) -> str:

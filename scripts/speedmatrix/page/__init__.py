@@ -41,8 +41,9 @@ class _Section:
     concurrency: list[int] = field(default_factory=list)
 
     def at(self, context: int, concurrency: int) -> list[dict[str, Any]]:
-        """The cells of one place in the matrix: one, or one each repeat."""
-        return [c for c in self.decode if (c["context_tokens"], c["concurrency"]) == (context, concurrency)]
+        """The cells of one place in the matrix: one, or one each repeat, those with figures first."""
+        here = [c for c in self.decode if (c["context_tokens"], c["concurrency"]) == (context, concurrency)]
+        return sorted(here, key=lambda c: c["figures"] is None)
 
 
 def render(page: PageInput) -> str:

@@ -52,6 +52,7 @@ GLOSSARY = [
         "KV capacity",
         "Tokens that the server's KV cache holds over all requests. A cell that needs more is not run: over capacity.",
     ),
+    ("—", "No such figure for this cell: not run, not defined for prefill, or not told by the server."),
     ("Flagged", "Measured and valid, but something about it must be known when it is read: see the flag's sentence."),
 ]
 
@@ -68,22 +69,27 @@ def counts(cells: list[dict[str, Any]]) -> list[tuple[int, str, str, str]]:
 
 
 def measured_when(cells: list[dict[str, Any]]) -> str:
-    """When the cells were measured: a moment, or from when to when."""
+    """`Measured <a moment, or from when to when>`."""
     times = sorted(cell["finished_at"] for cell in cells)
     if not times:
-        return "nothing measured yet"
+        return "Nothing measured yet"
     first, last = utc(times[0]), utc(times[-1])
-    return first if first == last else f"{first} – {last}"
+    return f"Measured {_range(first, last, ' – ')}"
 
 
 def title(healths: dict[str, dict[str, Any]]) -> str:
-    """`<model> on <hardware>` of the first server; its name where that is all that is known."""
-    for name, health in healths.items():
-        facts, machine = health.get("facts") or {}, health.get("hardware") or {}
-        where = machine.get("gpu") or machine.get("cpu")
-        many = f" ×{machine['gpu_count']}" if machine.get("gpu_count", 0) and machine["gpu_count"] > 1 else ""
-        return f"{facts.get('model') or name} on {where}{many}" if where else str(facts.get("model") or name)
-    return "Speed test matrix"
+    """`<model> on <hardware>`, a server's name where that is all that is known; several that differ, by name."""
+    heads = {_model_on_hardware(name, health) for name, health in healths.items()}
+    if len(heads) > 1:
+        return f"{len(healths)} servers: {', '.join(healths)}"
+    return heads.pop() if heads else "Speed test matrix"
+
+
+def _model_on_hardware(name: str, health: dict[str, Any]) -> str:
+    facts, machine = health.get("facts") or {}, health.get("hardware") or {}
+    where = machine.get("gpu") or machine.get("cpu")
+    many = f" ×{machine['gpu_count']}" if (machine.get("gpu_count") or 0) > 1 else ""
+    return f"{facts.get('model') or name} on {where}{many}" if where else str(facts.get("model") or name)
 
 
 def extent(section: Any) -> str:
@@ -104,8 +110,8 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def _range(first: object, last: object) -> str:
-    return str(first) if first == last else f"{first}–{last}"
+def _range(first: object, last: object, dash: str = "–") -> str:
+    return str(first) if first == last else f"{first}{dash}{last}"
 
 
 def ttft_note(cells: list[dict[str, Any]]) -> str:
@@ -133,3 +139,9 @@ def shortfall(cell: dict[str, Any]) -> str:
         needed = plan["kv_needed_tokens"] // cell["concurrency"]
         return f"needs {needed:,} · limit {plan['max_context_tokens']:,}"
     return cell["reason"] or ""
+
+
+def remarks(cell: dict[str, Any]) -> str:
+    """What stands beside a cell's status: why it was not run, failed or was limited, and its flags."""
+    why = "" if cell["status"] == "valid" else shortfall(cell)
+    return ", ".join(filter(None, [why, *cell["flags"]]))

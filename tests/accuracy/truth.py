@@ -1,0 +1,85 @@
+"""Measuring the truth server: one cell, with what it should have come out as."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import requests
+
+from speedmatrix import measure
+from speedmatrix.cells import Capacity, Cell, plan
+from speedmatrix.config import Server, parse
+from speedmatrix.engines import Vllm
+from tests import truth_server
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "tests/data/seed_measurements.csv"
+LATE_MS = 10.0  # a server that was later than this kept no truth: measure again
+TRIES = 3
+
+
+@dataclass
+class Truth:
+    """A running truth server and the speeds it was given."""
+
+    url: str
+    speeds: truth_server.Speeds
+    tokens_per_event: int
+
+    @property
+    def engine(self) -> Vllm:
+        return Vllm(Server("truth", "vllm", self.url, None, None, None, {}, Capacity(), None))
+
+    def measure(self, cell: Cell, **keys) -> tuple[measure.Measured, dict]:
+        """The cell as measured, and what the server says of itself; measured again where the server was late."""
+        settings = {"duration_s": 3, "settle_s": 0.2, "prefill_repeats": 1} | keys
+        raw = {"servers": {"truth": {"engine": "vllm", "url": self.url}}, "measure": settings}
+        engine = self.engine
+        task = measure.Task(cell, parse(raw).measure, engine, engine.facts().capacity)
+        for _ in range(TRIES):
+            requests.post(f"{self.url}/truth", timeout=10)
+            seen = measure.run(task)
+            told = requests.get(f"{self.url}/truth", timeout=10).json()
+            if told["late_max_ms"] <= LATE_MS:
+                return seen, told
+        raise AssertionError(f"the truth server was late by {told['late_max_ms']:.1f} ms, {TRIES} times in a row")
+
+    def total_tok_s(self, cell: Cell) -> float:
+        return cell.concurrency / self.speeds.step(cell.context, cell.concurrency)
+
+    def ttft_ms(self, cell: Cell, told: dict) -> float:
+        """Median over the first C requests, as the server scheduled them."""
+        return float(np.median(told["ttft_ms"][: cell.concurrency]))
+
+    def fits(self, cell: Cell, max_output: int = 4096) -> bool:
+        return plan(cell, max_output, self.engine.facts().capacity).status is None
+
+
+@contextlib.contextmanager
+def serving(speedup: float, *options: str, tokens_per_event: int = 1) -> Iterator[Truth]:
+    """A truth server with the published table's speeds, in a process of its own."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    command = [sys.executable, "-m", "tests.truth_server", "--port", str(port), "--table", str(TABLE)]
+    command += ["--speedup", str(speedup), "--tokens-per-event", str(tokens_per_event), *options]
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            with contextlib.suppress(requests.RequestException):
+                requests.get(f"{url}/health", timeout=1)
+                break
+            time.sleep(0.05)
+        yield Truth(url, truth_server.from_table(TABLE, speedup), tokens_per_event)
+    finally:
+        process.kill()
+        process.wait()
