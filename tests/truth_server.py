@@ -105,6 +105,7 @@ class Options:
     tokens_per_event: int = 1
     shuffle: bool = False
     prefix_cache: bool = False
+    silent_usage: bool = False  # prompt_tokens_details: null, as vLLM has it by default
 
 
 class Engine:
@@ -115,7 +116,7 @@ class Engine:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.arrived = asyncio.Event()
-        self.generated = self.prompted = 0
+        self.generated = self.prompted = self.hits = 0
         self.late_max = 0.0
         self.firsts: list[float] = []
         self.seen: set[bytes] = set()
@@ -192,7 +193,7 @@ class Engine:
         usage = {
             "prompt_tokens": one.prompt,
             "completion_tokens": one.done,
-            "prompt_tokens_details": {"cached_tokens": one.cached},
+            "prompt_tokens_details": None if self.options.silent_usage else {"cached_tokens": one.cached},
         }
         event: dict[str, object] = {
             "choices": [{"index": 0, "text": text, "finish_reason": "length" if last else None}]
@@ -232,7 +233,7 @@ class Server:
         writer.close()
 
     async def complete(self, body: bytes, reader: Reader, writer: Writer) -> None:
-        """A streamed completion; ids are counted, not parsed, since parsing 250,000 of them would delay the schedule."""
+        """A streamed completion; ids are counted, not parsed, since parsing 250,000 would delay the schedule."""
         received = time.perf_counter()
         start = body.index(b'"prompt":[') + 10
         end = body.index(b"]", start)
@@ -247,6 +248,7 @@ class Server:
         cached = prompt - 1 if engine.options.prefix_cache and known in engine.seen else 0
         if engine.options.prefix_cache:
             engine.seen.add(known)
+            engine.hits += cached
         each = bool((rest.get("stream_options") or {}).get("continuous_usage_stats"))
         one = Sequence(prompt, cached, limit, each, writer, received, left=prompt - cached)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -288,6 +290,7 @@ class Server:
             f'vllm:num_requests_waiting{{engine="0"}} {len(engine.waiting)}\n'
             "# TYPE vllm:generation_tokens counter\n"
             f'vllm:generation_tokens_total{{engine="0"}} {engine.generated}\n'
+            f'vllm:prefix_cache_hits_total{{engine="0"}} {engine.hits}\n'
             "# TYPE vllm:prompt_tokens counter\n"
             f'vllm:prompt_tokens_total{{engine="0"}} {engine.prompted}\n'
             f'vllm:cache_config_info{{engine="0",kv_cache_size_tokens="{engine.options.kv_capacity}"}} 1\n'
@@ -319,6 +322,7 @@ if __name__ == "__main__":
     parser.add_argument("--tokens-per-event", type=int, default=1)
     parser.add_argument("--shuffle", action="store_true")
     parser.add_argument("--prefix-cache", action="store_true")
+    parser.add_argument("--silent-usage", action="store_true")
     given = vars(parser.parse_args())
     port, speeds = given.pop("port"), from_table(given.pop("table"), given.pop("speedup"))
     asyncio.run(serve(port, Engine(speeds, Options(**given))))

@@ -94,10 +94,12 @@ class _Bodies:
 async def _prefill(task: Task) -> Measured:
     bodies = _Bodies(task, 1, ahead=task.measure.prefill_repeats + 1)
     await _idle(task.engine)
+    hits = task.engine.prefix_hits()
     async with opener.session(task.engine.server.headers) as http:
         opened = opener.opener(http, task.engine.completions_url, bodies, lambda: True)
         streams = await load.prefill(opened, task.measure.prefill_repeats, _PREFILL_TIMEOUT_S)
     figures, details = metrics.prefill(streams)
+    figures |= _cached_by_engine(task.engine, figures, hits, (len(streams) + 1) * bodies.prompts.length)
     if figures["ttft_kind"] in ("warm", "mixed"):
         raise Failed(f"the prompt was not cold: {figures['cached_share']:.0%} came from the server's prefix cache")
     flags = ["inexact_context"] if figures["prompt_tokens"] not in (None, bodies.prompts.length) else []
@@ -109,7 +111,7 @@ async def _decode(task: Task) -> Measured:
     bodies = _Bodies(task, measure.max_output_tokens, ahead=2 * lanes)
     await _idle(engine)
     timing = load.Timing(measure.duration_s, measure.settle_s, measure.stall_s, measure.ramp_timeout_s)
-    edges = _Edges(engine)
+    edges, hits = _Edges(engine), engine.prefix_hits()
     async with opener.session(engine.server.headers) as http:
         lane_load: load.Load
         opened = opener.opener(http, engine.completions_url, bodies, lambda: lane_load.result.t0_ns == 0)
@@ -117,10 +119,22 @@ async def _decode(task: Task) -> Measured:
         seen = await lane_load.run(edges.note)
     figures = metrics.decode(seen) | await edges.figures()
     figures["server_diff_pct"] = _difference_pct(figures["server_tok_s"], figures["total_tok_s"])
+    figures |= _cached_by_engine(engine, figures, hits, len(seen.streams) * bodies.prompts.length)
     await _idle(engine)
     client = validity.client_state(seen)
     evidence = validity.Evidence(seen, figures, bodies.prompts.length, measure.max_output_tokens, client)
     return Measured(figures, bodies.identity, validity.flags(evidence), client=client, run=seen)
+
+
+def _cached_by_engine(
+    engine: Engine, figures: dict[str, Any], hits_before: float | None, prompted: int
+) -> dict[str, Any]:
+    """Cached share and TTFT kind by the engine's counters, where the streams' usage is silent about it."""
+    hits = engine.prefix_hits() if figures["cached_share"] is None else None
+    if hits is None or hits_before is None:
+        return {}
+    share = min(1.0, max(0.0, (hits - hits_before) / prompted))
+    return {"cached_share": share, "ttft_kind": metrics.ttft_kind(share)}
 
 
 def _difference_pct(server: float | None, ours: float | None) -> float | None:

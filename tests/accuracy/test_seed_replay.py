@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from speedmatrix.cells import Cell
+from speedmatrix.measure import Failed
 from tests.accuracy.truth import Truth, serving
 
 
@@ -92,6 +93,17 @@ def test_unique_prompts_stay_cold_on_a_server_with_a_prefix_cache():
         for _ in range(2):  # the same seed, twice on the live server
             seen, _ = truth.measure(decode(8, 2), duration_s=0.5)
             assert (seen.figures["ttft_kind"], seen.figures["cached_share"]) == ("cold", 0)
+
+
+def test_the_engines_counters_decide_where_usage_is_silent():
+    with serving(5, "--prefix-cache", "--silent-usage") as truth:
+        seen, _ = truth.measure(decode(8, 2), duration_s=0.5)
+        assert (seen.figures["ttft_kind"], seen.figures["cached_share"]) == ("cold", 0)
+        replayed = {"duration_s": 0.5, "nonce": seen.prompt["nonce"]}
+        again, _ = truth.measure(decode(8, 2), **replayed)
+        assert again.figures["ttft_kind"] == "warm"
+        with pytest.raises(Failed, match="the prompt was not cold: 100% came from the server's prefix cache"):
+            truth.measure(Cell("truth", "prefill", 8192), nonce=seen.prompt["nonce"])
 
 
 @pytest.mark.parametrize("context", [1, 1000, 8191, 262144])

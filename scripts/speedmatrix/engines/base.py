@@ -70,6 +70,10 @@ class Engine(ABC):
     def requests_running(self) -> float | None:
         """The server's gauge of running requests; None where it has none."""
 
+    def prefix_hits(self) -> float | None:
+        """The server's running count of prompt tokens found in its prefix cache; None where it has none."""
+        return None
+
     def body(self, model: str, prompt: list[int], max_tokens: int) -> dict[str, Any]:
         """A streaming request that generates exactly `max_tokens` where the engine can."""
         return {

@@ -59,6 +59,10 @@ class Vllm(Engine):
         """The gauge num_requests_running, summed over engines."""
         return self._metrics().get("vllm:num_requests_running")
 
+    def prefix_hits(self) -> float | None:
+        """The counter prefix_cache_hits_total, summed over engines."""
+        return self._metrics().get("vllm:prefix_cache_hits_total")
+
     def body(self, model: str, prompt: list[int], max_tokens: int) -> dict[str, Any]:
         """With usage on every event: a running count of tokens."""
         options = {"include_usage": True, "continuous_usage_stats": True}
