@@ -35,13 +35,17 @@ class Stream:
 
 @dataclass
 class Run:
-    """What a cell's load left: all streams, the window's edges, how late the measuring process was."""
+    """What a cell's load left: all streams, the window's edges, how late the measuring process was.
+
+    `ran` is how many lanes the server ran at once where that was fewer than asked for, else None.
+    """
 
     streams: list[Stream]
     t0_ns: int = 0
     t1_ns: int = 0
     lags_ns: list[int] = field(default_factory=list)
     cpu_share: float | None = None
+    ran: int | None = None
 
 
 _COUNTS = ("lane", "index", "started_ns", "ended_ns", "prompt_tokens", "cached_tokens", "final_tokens")

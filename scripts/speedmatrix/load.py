@@ -14,7 +14,7 @@ from speedmatrix.arrivals import SECOND, Run, Stream
 
 LATE_LIMIT_NS = SECOND  # a measuring process that was stopped or late by more than this measured nothing
 _BEAT_S = 0.01
-_FIRST_PATIENCE_S, _PATIENCE_FACTOR = 120.0, 4
+FIRST_PATIENCE_S, PATIENCE_FACTOR = 120.0, 4
 
 
 class LoadError(Exception):
@@ -79,11 +79,16 @@ def _take(stream: Stream, events: list[bytes], counter: sse.Counter, now: int) -
     return False
 
 
+# How many requests wait at the server at this moment; None where that can't be known. May block.
+Waiting = Callable[[], int | None]
+
+
 class Load:
     """C lanes kept busy. `run()` goes through ramp, settling and window, and cancels what still streams."""
 
-    def __init__(self, opener: Opener, lanes: int, timing: Timing, clock: Clock = time.perf_counter_ns) -> None:
-        self._opener, self._lanes, self._timing, self._clock = opener, lanes, timing, clock
+    def __init__(self, opener: Opener, lanes: int, timing: Timing, waiting: Waiting = lambda: None) -> None:
+        self._opener, self._lanes, self._timing, self._waiting = opener, lanes, timing, waiting
+        self._clock: Clock = time.perf_counter_ns
         self.result = Run([])
         self._latest: list[Stream | None] = [None] * lanes
         self._first_ns: dict[int, int] = {}
@@ -122,6 +127,7 @@ class Load:
         await self._ramp()
         await asyncio.sleep(self._timing.settle_s)
         run = self.result
+        self._check_lateness()
         run.lags_ns.clear()
         cpu_before = time.process_time_ns()
         run.t0_ns = self._clock()
@@ -135,7 +141,10 @@ class Load:
         await self._until_past(run.t1_ns)
 
     async def _ramp(self) -> None:
-        """Wait until every lane has had a first arrival; patience goes by progress (METHOD "Ramp")."""
+        """Wait until every lane has had a first arrival; patience goes by progress.
+
+        It runs out when no further lane started for 120 s, or 4 times the longest gap between two lanes so far.
+        """
         start = last = self._clock()
         longest_gap = 0
         while len(self._first_ns) < self._lanes:
@@ -145,10 +154,21 @@ class Load:
                 if lane not in self._first_ns and stream is not None and stream.t_ns:
                     self._first_ns[lane] = stream.t_ns[0]
                     longest_gap, last = max(longest_gap, stream.t_ns[0] - last), max(last, stream.t_ns[0])
-            patience = max(_FIRST_PATIENCE_S * SECOND, _PATIENCE_FACTOR * longest_gap)
+            patience = max(FIRST_PATIENCE_S * SECOND, PATIENCE_FACTOR * longest_gap)
             if now - last > patience or now - start > self._timing.ramp_timeout_s * SECOND:
-                ready = f"{len(self._first_ns)} of {self._lanes} requests had a first token"
-                raise LoadError(f"not ready: {ready} after {(now - start) / SECOND:.0f} s")
+                await self._settle_for_fewer((now - start) / SECOND)
+                return
+
+    async def _settle_for_fewer(self, waited_s: float) -> None:
+        """Measure the lanes that run, if the server runs no more at once; LoadError if it is something else."""
+        ready = f"{len(self._first_ns)} of {self._lanes} requests had a first token after {waited_s:.0f} s"
+        if not self._first_ns:
+            raise LoadError(f"not ready: {ready}")
+        if len(self.result.streams) > self._lanes:
+            raise LoadError(f"not ready: {ready}, and some ended before all had started: raise max_output_tokens")
+        if await asyncio.to_thread(self._waiting) == 0:
+            raise LoadError(f"not ready: {ready}, though none waits at the server")
+        self.result.ran = len(self._first_ns)
 
     def _silent_since(self, lane: int) -> int:
         """When the lane last showed life: its stream's last arrival, or its start."""
@@ -157,13 +177,13 @@ class Load:
         return stream.t_ns[-1] if stream.t_ns else max(stream.started_ns, self._first_ns[lane])
 
     def _check_stalls(self, now: int) -> None:
-        for lane in range(self._lanes):
+        for lane in self._first_ns:
             if now - self._silent_since(lane) > self._timing.stall_s * SECOND:
                 raise LoadError(f"a stream stalled: no token for {self._timing.stall_s:g} s")
 
     async def _until_past(self, edge_ns: int) -> None:
         """Read on until every lane has had an arrival past the edge, so that the window's last gap is known."""
-        while any(self._silent_since(lane) <= edge_ns for lane in range(self._lanes)):
+        while any(self._silent_since(lane) <= edge_ns for lane in self._first_ns):
             self._check_stalls(self._clock())
             await asyncio.sleep(0.002)
 

@@ -31,10 +31,16 @@ class Measured:
 
     figures: dict[str, Any]
     prompt: dict[str, Any]
+    lanes: int
     flags: list[str] = field(default_factory=list)
     prefill: dict[str, Any] | None = None
     client: dict[str, float | None] | None = None
     run: Run | None = None
+
+    @property
+    def limited(self) -> str | None:
+        """`ran 8 of 16` where the server ran fewer requests at once than asked for."""
+        return f"ran {self.run.ran} of {self.lanes}" if self.run and self.run.ran else None
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ async def _prefill(task: Task) -> Measured:
     if figures["ttft_kind"] in ("warm", "mixed"):
         raise Failed(f"the prompt was not cold: {figures['cached_share']:.0%} came from the server's prefix cache")
     flags = ["inexact_context"] if figures["prompt_tokens"] not in (None, bodies.prompts.length) else []
-    return Measured(figures, bodies.identity, flags, prefill=details, run=Run(streams))
+    return Measured(figures, bodies.identity, 1, flags, prefill=details, run=Run(streams))
 
 
 async def _decode(task: Task) -> Measured:
@@ -115,7 +121,7 @@ async def _decode(task: Task) -> Measured:
     async with opener.session(engine.server.headers) as http:
         lane_load: load.Load
         opened = opener.opener(http, engine.completions_url, bodies, lambda: lane_load.result.t0_ns == 0)
-        lane_load = load.Load(opened, lanes, timing)
+        lane_load = load.Load(opened, lanes, timing, engine.requests_waiting)
         seen = await lane_load.run(edges.note)
     figures = metrics.decode(seen) | await edges.figures()
     figures["server_diff_pct"] = _difference_pct(figures["server_tok_s"], figures["total_tok_s"])
@@ -123,7 +129,7 @@ async def _decode(task: Task) -> Measured:
     await _idle(engine)
     client = validity.client_state(seen)
     evidence = validity.Evidence(seen, figures, bodies.prompts.length, measure.max_output_tokens, client)
-    return Measured(figures, bodies.identity, validity.flags(evidence), client=client, run=seen)
+    return Measured(figures, bodies.identity, lanes, validity.flags(evidence), client=client, run=seen)
 
 
 def _cached_by_engine(

@@ -147,7 +147,8 @@ def _result(config: Config, cell: Cell, known: dict[str, Any] | None, fits: Plan
 
 def _figures(measured: measure.Measured) -> dict[str, Any]:
     return {
-        "status": "valid",
+        "status": "limited" if measured.limited else "valid",
+        "reason": measured.limited and f"{measured.limited}: the server ran no more requests at once",
         "figures": measured.figures,
         "prefill": measured.prefill,
         "flags": measured.flags,

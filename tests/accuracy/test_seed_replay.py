@@ -6,6 +6,7 @@ bench/seed_replay.py does the whole table. Limits here are those for a shared ma
 import numpy as np
 import pytest
 
+from speedmatrix import load
 from speedmatrix.cells import Cell
 from speedmatrix.measure import Failed
 from tests.accuracy.truth import Truth, serving
@@ -60,6 +61,15 @@ def test_lanes_shuffled_within_each_step():
     with serving(5, "--shuffle") as truth:
         seen, _ = truth.measure(decode(8, 16))
         assert seen.figures["total_tok_s"] == pytest.approx(truth.total_tok_s(decode(8, 16)), rel=0.002)
+
+
+def test_a_server_that_runs_eight_of_sixteen(monkeypatch):
+    monkeypatch.setattr(load, "FIRST_PATIENCE_S", 3.0)
+    with serving(5, "--max-running", "8") as truth:
+        seen, _ = truth.measure(decode(8, 16), duration_s=1)
+        assert seen.limited == "ran 8 of 16"
+        assert seen.figures["active_avg"] == pytest.approx(8, rel=0.01)
+        assert seen.figures["total_tok_s"] == pytest.approx(truth.total_tok_s(decode(8, 8)), rel=0.01)
 
 
 def test_several_tokens_an_event():

@@ -116,7 +116,47 @@ def test_a_lane_that_never_starts():
             await asyncio.sleep(60 if index == 1 else 0.005)
             yield event()
 
-    assert "not ready: 1 of 2 requests" in fails(script, Timing(0.2, 0, 1, 0.5), lanes=2)
+    with pytest.raises(LoadError, match="not ready: 1 of 2 requests"):
+        asyncio.run(load.Load(opener(script), 2, Timing(0.2, 0, 1, 0.5), lambda: 0).run())
+
+
+def limited_to(running: int):
+    """A server that runs `running` requests at once; the others wait."""
+    free = asyncio.Semaphore(running)
+
+    async def script(_index):
+        async with free:
+            for n in range(1, 10_000):
+                yield event(usage={"completion_tokens": n, "prompt_tokens": 10})
+                await asyncio.sleep(0.005)
+
+    return opener(script)
+
+
+def test_a_server_that_runs_fewer_at_once_is_measured_with_those(monkeypatch):
+    monkeypatch.setattr(load, "FIRST_PATIENCE_S", 0.3)
+    seen = asyncio.run(load.Load(limited_to(2), 5, QUICK, lambda: 3).run())
+    assert seen.ran == 2
+    figures = metrics.decode(seen)
+    assert figures["active_avg"] == pytest.approx(2, abs=0.05)
+    assert figures["total_tok_s"] == pytest.approx(2 * figures["request_tok_s"], rel=0.05)
+
+
+def test_lanes_that_never_start_though_none_waits_are_no_measurement(monkeypatch):
+    monkeypatch.setattr(load, "FIRST_PATIENCE_S", 0.3)
+    with pytest.raises(LoadError, match=r"not ready: 2 of 5 .*though none waits at the server"):
+        asyncio.run(load.Load(limited_to(2), 5, QUICK, lambda: 0).run())
+
+
+def test_lanes_that_end_before_all_have_started_say_so(monkeypatch):
+    monkeypatch.setattr(load, "FIRST_PATIENCE_S", 0.3)
+
+    async def script(index):
+        await asyncio.sleep(60 if index == 1 else 0.02)
+        yield event() + event("", "length") + b"data: [DONE]\n\n"
+
+    with pytest.raises(LoadError, match="some ended before all had started: raise max_output_tokens"):
+        asyncio.run(load.Load(opener(script), 2, QUICK).run())
 
 
 def test_a_process_that_was_stopped_measured_nothing():

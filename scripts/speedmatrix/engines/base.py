@@ -63,6 +63,10 @@ class Engine(ABC):
         """Requests that the server runs or queues at this moment."""
 
     @abstractmethod
+    def requests_waiting(self) -> int | None:
+        """Requests that the server queues at this moment; None where it does not tell."""
+
+    @abstractmethod
     def generated_tokens(self) -> float | None:
         """The server's own running count of generated tokens; None where it has none."""
 
@@ -111,7 +115,10 @@ class Engine(ABC):
         except requests.RequestException as error:
             raise EngineError(f"{self.server.url}{path} can't be reached: {_cause(error)}") from None
         if answer.status_code != 200:
-            raise EngineError(f"{self.server.url}{path} answered {answer.status_code}: {_said(answer)}")
+            advice = ""
+            if answer.status_code in (401, 403):
+                advice = f": name the variable that holds the key in servers.{self.server.name}.api_key_env"
+            raise EngineError(f"{self.server.url}{path} answered {answer.status_code} ({_said(answer)}){advice}")
         return answer
 
     def _json(self, method: str, path: str, body: Any = None) -> Any:

@@ -50,10 +50,12 @@ class LlamaCpp(Engine):
     def requests_inside(self) -> int:
         """Slots that process, from /slots; and the deferred ones where /metrics is on."""
         busy = sum(bool(slot.get("is_processing")) for slot in self._json("GET", "/slots"))
-        try:
-            return busy + int(self._metrics().get("llamacpp:requests_deferred", 0))
-        except EngineError:
-            return busy
+        return busy + (self.requests_waiting() or 0)
+
+    def requests_waiting(self) -> int | None:
+        """The gauge `requests_deferred`, where /metrics is on."""
+        deferred = self._metrics_or_nothing().get("llamacpp:requests_deferred")
+        return None if deferred is None else int(deferred)
 
     def generated_tokens(self) -> float | None:
         """n_decode_total × n_busy_slots_per_decode: the predicted-tokens counter moves only when a request ends."""

@@ -51,6 +51,10 @@ class Vllm(Engine):
         gauges = self._metrics()
         return int(gauges.get("vllm:num_requests_running", 0) + gauges.get("vllm:num_requests_waiting", 0))
 
+    def requests_waiting(self) -> int | None:
+        """The gauge num_requests_waiting, summed over engines."""
+        return int(self._metrics().get("vllm:num_requests_waiting", 0))
+
     def generated_tokens(self) -> float | None:
         """The counter generation_tokens_total, summed over engines."""
         return self._metrics().get("vllm:generation_tokens_total")
