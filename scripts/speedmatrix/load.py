@@ -150,9 +150,9 @@ class Load:
         while len(self._first_ns) < self._lanes:
             await asyncio.sleep(0.002)
             now = self._clock()
-            for lane, stream in enumerate(self._latest):
-                if lane not in self._first_ns and stream is not None and stream.t_ns:
-                    self._first_ns[lane] = stream.t_ns[0]
+            for stream in self.result.streams:  # all of them: a lane's first stream may have ended already
+                if stream.lane not in self._first_ns and stream.t_ns:
+                    self._first_ns[stream.lane] = stream.t_ns[0]
                     longest_gap, last = max(longest_gap, stream.t_ns[0] - last), max(last, stream.t_ns[0])
             patience = max(FIRST_PATIENCE_S * SECOND, PATIENCE_FACTOR * longest_gap)
             if now - last > patience or now - start > self._timing.ramp_timeout_s * SECOND:
