@@ -91,6 +91,16 @@ def server_state() -> ServerState | None:
     return None
 
 
+def ended_server(patience_s: float = 2.0) -> ServerState | None:
+    """The state of a server that ended by itself, as the supervisor notes within a moment; None where it did not."""
+    deadline = time.monotonic() + patience_s
+    while (state := server_state()) and state.status != "exited":
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(_POLL_S)
+    return state
+
+
 def write_state(state: ServerState) -> None:
     """Write state.json, whole."""
     temporary = STATE_DIR / f"state.{os.getpid()}.tmp"

@@ -100,12 +100,12 @@ def _find_unchanged(config: Config, server: Server, known: dict[str, Any]) -> _U
 
 def _with_death(server: Server, reason: str) -> str:
     """The reason, led by how the server ended if it did: that is what the person must know first."""
-    state = supervisor.server_state() if server.launch else None
-    if state is None or state.status != "exited":
+    state = supervisor.ended_server() if server.launch else None
+    if state is None:
         return reason
     tail = supervisor.log_tail(state, 1)
     last = f", its last line: {tail[-1][:200]}" if tail else ""
-    return f"the server ended with code {state.returncode} (see {state.log_path}{last}); {reason}"
+    return f"the server ended with {supervisor.ending(state.returncode)} (see {state.log_path}{last}); {reason}"
 
 
 def _result(config: Config, cell: Cell, known: dict[str, Any] | None, fits: Plan) -> dict[str, Any]:

@@ -149,6 +149,17 @@ def test_several_servers_have_a_panel_each():
         assert "facet" in json.loads(draw(merge.table(cells)).to_json())
 
 
+def test_a_server_is_measured_by_one_sweep_at_a_time():
+    url = "http://127.0.0.1:9/of-this-test"
+    with store.sole_use(url):
+        with pytest.raises(store.Occupied, match="another sweep is measuring"), store.sole_use(url):
+            pass
+        with store.sole_use(url + "2"):
+            pass
+    with store.sole_use(url):
+        pass
+
+
 def test_an_atomic_write_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
     store.write_json(path, {"a": 1})

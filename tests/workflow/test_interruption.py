@@ -79,6 +79,27 @@ def test_a_killed_supervisor_takes_its_server_along_and_the_sweep_goes_on(fresh)
     assert fresh.wait_for_end(5) == []
 
 
+def test_a_server_that_dies_in_a_cell_fails_that_cell_alone(fresh):
+    process = fresh.start()
+    deadline = time.monotonic() + 60
+    while not fresh.cell("decode-256-x1").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.8)
+    os.kill(json.loads((fresh.directory / ".speedmatrix/state.json").read_text())["pid"], signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    kept = {path.stem: json.loads(path.read_text()) for path in (fresh.directory / "results/cells/tiny").glob("*.json")}
+    failed = [name for name, cell in kept.items() if cell["status"] == "failed"]
+    assert failed == ["decode-256-x2"] and len(kept) == 8
+    assert kept["decode-256-x2"]["reason"].startswith(
+        "the server ended with signal 9 (SIGKILL) (see logs/server-tiny.log"
+    )
+    assert kept["decode-256-x2"]["figures"] is None
+    assert kept["decode-256-x4"]["boot_id"] != kept["decode-256-x1"]["boot_id"]
+    assert "1 of 8 cells failed" in (fresh.directory / "results/report.html").read_text()
+
+
 def test_a_taken_port_is_refused(fresh):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", int(fresh.config["servers"]["tiny"]["url"].rpartition(":")[2])))
