@@ -62,14 +62,22 @@ def run(task: Task) -> Measured:
         raise Failed(str(error)) from error
 
 
-async def _idle(engine: Engine) -> None:
+async def _idle(engine: Engine) -> bool:
+    """Wait until the server runs and queues nothing. A gauge that is stale is cured by one request of one token."""
+
     def idle() -> bool:
         return engine.requests_inside() == 0
 
-    if not await load.until(idle, IDLE_TIMEOUT_S):
-        raise load.LoadError(
-            f"server busy: {engine.requests_inside()} requests still run or wait there after {IDLE_TIMEOUT_S:g} s"
-        )
+    if await load.until(idle, IDLE_TIMEOUT_S / 4):
+        return True
+    await asyncio.to_thread(engine.probe)
+    return await load.until(idle, IDLE_TIMEOUT_S * 3 / 4)
+
+
+async def _require_idle(engine: Engine) -> None:
+    if not await _idle(engine):
+        inside = engine.requests_inside()
+        raise load.LoadError(f"server busy: {inside} requests still run or wait there after {IDLE_TIMEOUT_S:g} s")
 
 
 class _Bodies:
@@ -99,7 +107,7 @@ class _Bodies:
 
 async def _prefill(task: Task) -> Measured:
     bodies = _Bodies(task, 1, ahead=task.measure.prefill_repeats + 1)
-    await _idle(task.engine)
+    await _require_idle(task.engine)
     hits = task.engine.prefix_hits()
     async with opener.session(task.engine.server.headers) as http:
         opened = opener.opener(http, task.engine.completions_url, bodies, lambda: True)
@@ -115,7 +123,7 @@ async def _prefill(task: Task) -> Measured:
 async def _decode(task: Task) -> Measured:
     measure, engine, lanes = task.measure, task.engine, task.cell.concurrency
     bodies = _Bodies(task, measure.max_output_tokens, ahead=2 * lanes)
-    await _idle(engine)
+    await _require_idle(engine)
     timing = load.Timing(measure.duration_s, measure.settle_s, measure.stall_s, measure.ramp_timeout_s)
     edges, hits = _Edges(engine), engine.prefix_hits()
     async with opener.session(engine.server.headers) as http:
@@ -126,7 +134,7 @@ async def _decode(task: Task) -> Measured:
     figures = metrics.decode(seen) | await edges.figures()
     figures["server_diff_pct"] = _difference_pct(figures["server_tok_s"], figures["total_tok_s"])
     figures |= _cached_by_engine(engine, figures, hits, len(seen.streams) * bodies.prompts.length)
-    await _idle(engine)
+    await _idle(engine)  # what it still does for us is over before the next cell; that one refuses a busy server
     client = validity.client_state(seen)
     evidence = validity.Evidence(seen, figures, bodies.prompts.length, measure.max_output_tokens, client)
     return Measured(figures, bodies.identity, lanes, validity.flags(evidence), client=client, run=seen)

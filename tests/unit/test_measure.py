@@ -1,5 +1,7 @@
 """A cell's reasons for failing that lie before its load, on an engine that is programmed."""
 
+import asyncio
+
 import pytest
 
 from speedmatrix import measure
@@ -46,6 +48,13 @@ def failure(phase: str, made: Programmed) -> str:
 def test_a_server_that_is_busy_is_not_measured(phase, monkeypatch):
     monkeypatch.setattr(measure, "IDLE_TIMEOUT_S", 0.2)
     assert "server busy: 3 requests still run or wait there after 0.2 s" in failure(phase, engine(inside=3))
+
+
+def test_a_stale_gauge_is_cured_by_a_probe(monkeypatch):
+    monkeypatch.setattr(measure, "IDLE_TIMEOUT_S", 0.4)
+    made = engine(inside=2)
+    made.probe = lambda: setattr(made, "inside", 0)
+    assert asyncio.run(measure._idle(made))
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])

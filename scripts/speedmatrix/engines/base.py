@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
@@ -77,6 +78,13 @@ class Engine(ABC):
     def prefix_hits(self) -> float | None:
         """The server's running count of prompt tokens found in its prefix cache; None where it has none."""
         return None
+
+    def probe(self) -> None:
+        """One request of one token, whatever comes of it: some gauges move only when a request is scheduled."""
+        with contextlib.suppress(EngineError):
+            prompt = self.tokenize("a", True)
+            body = {"model": self.model(), "prompt": prompt, "max_tokens": 1}
+            self._call("POST", self.completions_path, body)
 
     def body(self, model: str, prompt: list[int], max_tokens: int) -> dict[str, Any]:
         """A streaming request that generates exactly `max_tokens` where the engine can."""
