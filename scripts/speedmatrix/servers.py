@@ -12,6 +12,7 @@ from speedmatrix import METHOD, VERSION, hardware, redact, store, supervisor
 from speedmatrix.cells import Capacity, Cell
 from speedmatrix.config import Config, Server, canonical, history_dir
 from speedmatrix.engines import Engine, EngineError, Facts, engine_for
+from speedmatrix.serverstate import LaunchSpec, ServerState
 
 # What is read anew before each cell: where it differs from health.json, another server answers.
 TOLD_BY_SERVER = (
@@ -65,14 +66,14 @@ def _stamp() -> str:
     return store.utc_now().replace("-", "").replace(":", "")
 
 
-def bring_up(server: Server) -> supervisor.ServerState | None:
+def bring_up(server: Server) -> ServerState | None:
     """Make sure that exactly this server is up; None for one that is only attached to. Raises SweepError."""
     engine = engine_for(server)
     if server.launch is None:
         if not engine.healthy():
             raise SweepError(f"servers.{server.name}: nothing answers at {server.url}: start it, or give `launch`")
         return None
-    spec = supervisor.LaunchSpec(
+    spec = LaunchSpec(
         server=server.name,
         url=server.url,
         command=server.launch.command if isinstance(server.launch.command, str) else list(server.launch.command),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from speedmatrix import processes, redact
-from speedmatrix.supervisor import LaunchSpec, ServerState, write_state
+from speedmatrix.serverstate import LaunchSpec, ServerState, write_state
 
 _WATCH_S = 0.1
 _MAX_LINE = 64 * 1024

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -26,8 +25,16 @@ from urllib.parse import urlsplit
 import psutil
 
 from speedmatrix import processes
+from speedmatrix.serverstate import (
+    STATE_DIR,
+    LaunchSpec,
+    ServerState,
+    ending,
+    log_tail,
+    server_state,
+    write_state,
+)
 
-STATE_DIR = Path(".speedmatrix")
 OWNER_ENV = "SPEEDMATRIX_OWNER"
 _POLL_S = 0.1
 _SUPERVISOR_END_S = 5.0  # beyond the server's own grace
@@ -41,54 +48,10 @@ class ServerError(Exception):
         self.log_tail = tail or []
 
 
-@dataclass(frozen=True)
-class LaunchSpec:
-    """How to start a server; `command` and `env` still hold their placeholders. Times in seconds."""
-
-    server: str
-    url: str
-    command: list[str] | str
-    env: dict[str, str]
-    ready_timeout_s: float
-    stop_grace_s: float
-    max_launches: int
-
-    @property
-    def digest(self) -> str:
-        """12 hex digits that change with what is started."""
-        what = json.dumps([self.command, self.env, self.url], sort_keys=True)
-        return hashlib.sha256(what.encode()).hexdigest()[:12]
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """The server as state.json tells it. `boot_id` names its supervisor: `pid:start time`, new at each start."""
-
-    server: str
-    digest: str
-    owner: str
-    boot_id: str
-    pid: int | None
-    status: str  # starting, up, exited (by itself), stopped (by us)
-    started_at: str
-    log_path: str
-    stop_grace_s: float
-    ready_s: float | None = None
-    returncode: int | None = None
-    failed_launches: int = 0
-
-
 def claim_owner() -> None:
     """Make this process the owner of what is started, unless a living process is named already. For the Snakefile."""
     if not processes.is_alive(os.environ.get(OWNER_ENV)):
         os.environ[OWNER_ENV] = processes.identity()
-
-
-def server_state() -> ServerState | None:
-    """What state.json says now; None where nothing was ever started, or the file is damaged."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        return ServerState(**json.loads((STATE_DIR / "state.json").read_text(encoding="utf-8")))
-    return None
 
 
 def ended_server(patience_s: float = 2.0) -> ServerState | None:
@@ -99,13 +62,6 @@ def ended_server(patience_s: float = 2.0) -> ServerState | None:
             return None
         time.sleep(_POLL_S)
     return state
-
-
-def write_state(state: ServerState) -> None:
-    """Write state.json, whole."""
-    temporary = STATE_DIR / f"state.{os.getpid()}.tmp"
-    temporary.write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
-    temporary.replace(STATE_DIR / "state.json")
 
 
 @contextlib.contextmanager
@@ -229,7 +185,7 @@ def _start(spec: LaunchSpec, owner: str, is_ready: Callable[[], bool]) -> Server
             write_state(up)
             return up
         time.sleep(_POLL_S)
-    tail = log_tail_of(_log_path(spec))
+    tail = log_tail(_log_path(spec))
     raise ServerError(
         f"{spec.server} was not ready within {spec.ready_timeout_s:g} s: see {_log_path(spec)},"
         f" or raise launch.ready_timeout_s{_last(tail)}",
@@ -238,7 +194,7 @@ def _start(spec: LaunchSpec, owner: str, is_ready: Callable[[], bool]) -> Server
 
 
 def _died(spec: LaunchSpec, state: ServerState) -> ServerError:
-    tail = log_tail_of(state.log_path)
+    tail = log_tail(state.log_path)
     return ServerError(
         f"{spec.server} ended at start with {ending(state.returncode)}: see {state.log_path}{_last(tail)}", tail
     )
@@ -246,29 +202,6 @@ def _died(spec: LaunchSpec, state: ServerState) -> ServerError:
 
 def _last(tail: list[str]) -> str:
     return f"; its last line: {tail[-1][:200]}" if tail else ""
-
-
-def ending(returncode: int | None) -> str:
-    """A process's end in words: `code 3`, or `signal 9 (SIGKILL)`."""
-    if returncode is not None and returncode < 0:
-        return f"signal {-returncode} ({signal.Signals(-returncode).name})"
-    return f"code {returncode}"
-
-
-def log_tail(state: ServerState, lines: int = 10) -> list[str]:
-    """The last lines that the server wrote."""
-    return log_tail_of(state.log_path, lines)
-
-
-def log_tail_of(path: str, lines: int = 10) -> list[str]:
-    """The last `lines` lines of a log file that hold something; empty where there is none."""
-    try:
-        with Path(path).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return []
-    return [line for line in text.splitlines() if line.strip()][-lines:]
 
 
 def stop_server() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from speedmatrix import METHOD, VERSION, arrivals, measure, redact, servers, store, supervisor
+from speedmatrix import METHOD, VERSION, arrivals, measure, redact, servers, serverstate, store, supervisor
 from speedmatrix.cells import Capacity, Cell, Plan, plan
 from speedmatrix.config import Config, Server, failed_attempts
 from speedmatrix.engines import Engine, Facts, engine_for
@@ -103,9 +103,9 @@ def _with_death(server: Server, reason: str) -> str:
     state = supervisor.ended_server() if server.launch else None
     if state is None:
         return reason
-    tail = supervisor.log_tail(state, 1)
+    tail = serverstate.log_tail(state.log_path, 1)
     last = f", its last line: {tail[-1][:200]}" if tail else ""
-    return f"the server ended with {supervisor.ending(state.returncode)} (see {state.log_path}{last}); {reason}"
+    return f"the server ended with {serverstate.ending(state.returncode)} (see {state.log_path}{last}); {reason}"
 
 
 def _result(config: Config, cell: Cell, known: dict[str, Any] | None, fits: Plan) -> dict[str, Any]:

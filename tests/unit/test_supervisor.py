@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from speedmatrix import processes, supervisor
-from speedmatrix.supervisor import LaunchSpec, ServerError, ensure_server, server_state, stop_server
+from speedmatrix.serverstate import LaunchSpec, ending, server_state
+from speedmatrix.supervisor import ServerError, ensure_server, stop_server
 
 TARGET = str(Path(__file__).parents[1] / "supervisor_target.py")
 
@@ -155,7 +156,7 @@ def test_a_dead_server_is_started_again(port):
     while server_state().status != "exited" and time.monotonic() < deadline:
         time.sleep(0.02)
     assert (server_state().status, server_state().returncode) == ("exited", -9)
-    assert supervisor.ending(-9) == "signal 9 (SIGKILL)"
+    assert ending(-9) == "signal 9 (SIGKILL)"
     assert ensure_server(spec(port), listening(port)).boot_id != state.boot_id
 
 

@@ -1,0 +1,82 @@
+"""A server's start and state as they are kept in .speedmatrix/state.json, and the end of its log."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+STATE_DIR = Path(".speedmatrix")
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """How to start a server; `command` and `env` still hold their placeholders. Times in seconds."""
+
+    server: str
+    url: str
+    command: list[str] | str
+    env: dict[str, str]
+    ready_timeout_s: float
+    stop_grace_s: float
+    max_launches: int
+
+    @property
+    def digest(self) -> str:
+        """12 hex digits that change with what is started."""
+        what = json.dumps([self.command, self.env, self.url], sort_keys=True)
+        return hashlib.sha256(what.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The server as state.json tells it. `boot_id` names its supervisor: `pid:start time`, new at each start."""
+
+    server: str
+    digest: str
+    owner: str
+    boot_id: str
+    pid: int | None
+    status: str  # starting, up, exited (by itself), stopped (by us)
+    started_at: str
+    log_path: str
+    stop_grace_s: float
+    ready_s: float | None = None
+    returncode: int | None = None
+    failed_launches: int = 0
+
+
+def server_state() -> ServerState | None:
+    """What state.json says now; None where nothing was ever started, or the file is damaged."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return ServerState(**json.loads((STATE_DIR / "state.json").read_text(encoding="utf-8")))
+    return None
+
+
+def write_state(state: ServerState) -> None:
+    """Write state.json, whole."""
+    temporary = STATE_DIR / f"state.{os.getpid()}.tmp"
+    temporary.write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+    temporary.replace(STATE_DIR / "state.json")
+
+
+def ending(returncode: int | None) -> str:
+    """A process's end in words: `code 3`, or `signal 9 (SIGKILL)`."""
+    if returncode is not None and returncode < 0:
+        return f"signal {-returncode} ({signal.Signals(-returncode).name})"
+    return f"code {returncode}"
+
+
+def log_tail(path: str, lines: int = 10) -> list[str]:
+    """The last `lines` lines of a log file that hold something; empty where there is none."""
+    try:
+        with Path(path).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-lines:]
