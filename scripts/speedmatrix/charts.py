@@ -93,23 +93,22 @@ def _nothing(title: str) -> alt.Chart:
     return chart
 
 
+def _lines(rows: pd.DataFrame, title: str, x: alt.X, y: alt.Y) -> alt.Chart | alt.FacetChart:
+    """A line each context through its cells in order of concurrency."""
+    lines = alt.Chart(rows).mark_line(point=alt.OverlayMarkDef(size=50, filled=True), strokeWidth=2)
+    chart = lines.encode(x=x, y=y, order="concurrency:Q", color=_context_colour(rows), tooltip=_tooltip())
+    return _finished(chart, rows, title)
+
+
+def _total_axis() -> alt.Y:
+    return alt.Y("total_tok_s:Q", title="Total output (tok/s)", scale=alt.Scale(zero=True))
+
+
 def total_tok_s(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
     """Total tok/s over concurrency, a line each context."""
     title = "Sustained decode: total output speed"
     rows = _measured(table, "decode")
-    if rows.empty:
-        return _nothing(title)
-    chart = (
-        alt.Chart(rows)
-        .mark_line(point=alt.OverlayMarkDef(size=50, filled=True), strokeWidth=2)
-        .encode(
-            x=_concurrency(rows),
-            y=alt.Y("total_tok_s:Q", title="Total output (tok/s)", scale=alt.Scale(zero=True)),
-            color=_context_colour(rows),
-            tooltip=_tooltip(),
-        )
-    )
-    return _finished(chart, rows, title)
+    return _nothing(title) if rows.empty else _lines(rows, title, _concurrency(rows), _total_axis())
 
 
 def request_vs_total(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
@@ -119,18 +118,8 @@ def request_vs_total(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
     rows = rows[rows["request_tok_s"] > 0]
     if rows.empty:
         return _nothing(title)
-    chart = (
-        alt.Chart(rows)
-        .mark_line(point=alt.OverlayMarkDef(size=50, filled=True), strokeWidth=2)
-        .encode(
-            x=alt.X("request_tok_s:Q", title="Per request (tok/s)", scale=_log_scale(rows["request_tok_s"])),
-            y=alt.Y("total_tok_s:Q", title="Total output (tok/s)", scale=alt.Scale(zero=True)),
-            order="concurrency:Q",
-            color=_context_colour(rows),
-            tooltip=_tooltip(),
-        )
-    )
-    return _finished(chart, rows, title)
+    each = alt.X("request_tok_s:Q", title="Per request (tok/s)", scale=_log_scale(rows["request_tok_s"]))
+    return _lines(rows, title, each, _total_axis())
 
 
 def ttft(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
@@ -140,22 +129,9 @@ def ttft(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
     rows = rows[rows["ttft_ms"] > 0]
     if rows.empty:
         return _nothing(title)
-    chart = (
-        alt.Chart(rows)
-        .mark_line(point=alt.OverlayMarkDef(size=50, filled=True), strokeWidth=2)
-        .encode(
-            x=_concurrency(rows),
-            y=alt.Y(
-                "ttft_ms:Q",
-                title="Median TTFT (ms, log scale)",
-                scale=_log_scale(rows["ttft_ms"]),
-                axis=alt.Axis(format=",d"),
-            ),
-            color=_context_colour(rows),
-            tooltip=_tooltip(),
-        )
-    )
-    return _finished(chart, rows, title)
+    scale, axis = _log_scale(rows["ttft_ms"]), alt.Axis(format=",d")
+    waited = alt.Y("ttft_ms:Q", title="Median TTFT (ms, log scale)", scale=scale, axis=axis)
+    return _lines(rows, title, _concurrency(rows), waited)
 
 
 def prefill(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:

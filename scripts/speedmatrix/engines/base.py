@@ -47,9 +47,13 @@ class Engine(ABC):
         """Where completions are asked for."""
         return self.server.url + self.completions_path
 
-    @abstractmethod
     def healthy(self) -> bool:
-        """Whether the server says that it can take requests. Never raises."""
+        """Whether `/health` answers 200: the server can take requests. Never raises."""
+        try:
+            self._call("GET", "/health")
+        except EngineError:
+            return False
+        return True
 
     @abstractmethod
     def facts(self) -> Facts:

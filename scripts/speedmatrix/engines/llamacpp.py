@@ -14,14 +14,6 @@ _UNIFIED = re.compile(r"(?:^|\s)(?:--kv-unified|-kvu)(?:\s|$)")
 class LlamaCpp(Engine):
     """A llama.cpp server (llama-server, or the embedded one)."""
 
-    def healthy(self) -> bool:
-        """`/health` answers 200 once the model is loaded, 503 before."""
-        try:
-            self._call("GET", "/health")
-        except EngineError:
-            return False
-        return True
-
     def facts(self) -> Facts:
         """From /props and /v1/models; whether slots share one KV pool only the launch command tells."""
         props = self._json("GET", "/props")

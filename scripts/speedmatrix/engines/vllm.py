@@ -6,21 +6,13 @@ import re
 from typing import Any
 
 from speedmatrix.cells import Capacity
-from speedmatrix.engines.base import Engine, EngineError, Facts
+from speedmatrix.engines.base import Engine, Facts
 
 _COMMIT = re.compile(r"\+g([0-9a-f]{7,40})")
 
 
 class Vllm(Engine):
     """A vLLM server."""
-
-    def healthy(self) -> bool:
-        """`/health` answers 200 while the engine lives."""
-        try:
-            self._call("GET", "/health")
-        except EngineError:
-            return False
-        return True
 
     def facts(self) -> Facts:
         """From /version, /v1/models and /metrics; quantization and the like are for the config's `facts`."""
