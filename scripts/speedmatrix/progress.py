@@ -71,4 +71,6 @@ def interrupted_line(config: Config) -> str:
     """How far a run came that did not end well, and how it goes on."""
     done = sum(Path(cell.path).exists() for cell in config.cells())
     advice = "the same command goes on from here; `snakemake --cores 1 partial` shows what is there"
+    if done == len(config.cells()):
+        return f"stopped: not every cell is up to date with the config; {advice}"
     return f"stopped: {done} of {len(config.cells())} cells are measured; {advice}"

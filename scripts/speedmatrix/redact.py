@@ -25,7 +25,7 @@ _SECRET_SEGMENTS = frozenset(
         "bearer",
     ]
 )
-_NOT_SECRET = frozenset(["sort-key", "key-value"])
+_NOT_SECRET = frozenset(["sort-key", "key-value", "pwd", "oldpwd", "ssh_auth_sock"])
 # A name and what leads to its value: `--api-key `, `--api-key=`, `HF_TOKEN=`, `"api_key": `. Values are matched apart,
 # so that a name that is no secret takes nothing with it (`--flag --api-key x`, `sh -c 'serve --api-key x'`).
 _NAME = re.compile(

@@ -27,6 +27,8 @@ PLAIN = [
     "--monkey",
     "KEYBOARD",
     "--sort-key",
+    "PWD",
+    "SSH_AUTH_SOCK",
 ]
 
 
