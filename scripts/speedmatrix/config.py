@@ -184,7 +184,7 @@ def from_environment() -> Config:
 def to_environment(files: list[str], overrides: Mapping[str, Any]) -> None:
     """Tell the jobs' processes where the config is, so that its launch specs pass through no file of Snakemake's."""
     paths = [str(Path(name).resolve()) for name in files]
-    os.environ[SOURCE_ENV] = json.dumps({"files": paths, "overrides": dict(overrides)})
+    os.environ[SOURCE_ENV] = json.dumps({"files": paths, "overrides": configfile.typed(overrides)})
 
 
 def parse(raw: dict[str, Any]) -> Config:

@@ -50,6 +50,21 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def typed(value: Any) -> Any:
+    """`value` with each text that is a YAML number, boolean or null as that: `--config` hands over text alone."""
+    if isinstance(value, Mapping):
+        return {key: typed(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [typed(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        read = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    return read if read is None or isinstance(read, bool | int | float) else value
+
+
 def checked(raw: dict[str, Any]) -> dict[str, Any]:
     """`raw` with the schema's defaults filled in. Raises ConfigError for the first thing that is wrong."""
     schema = json.loads((SCHEMAS / "config.schema.json").read_text(encoding="utf-8"))

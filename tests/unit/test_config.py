@@ -103,6 +103,16 @@ def test_overrides_lie_over_the_file(tmp_path):
     assert read.measure.duration_s == 1
 
 
+def test_what_the_command_line_hands_over_as_text_is_typed(tmp_path, monkeypatch):
+    monkeypatch.setenv(config.SOURCE_ENV, "")
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(BASE))
+    given = {"measure": {"duration_s": "1.5", "seed": "7", "nonce": "null"}, "title": "A: b"}
+    config.to_environment([str(tmp_path / "c.yaml")], given | {"matrix": {"decode": {"contexts": ["8K", "100"]}}})
+    read = config.from_environment()
+    assert (read.measure.duration_s, read.measure.seed, read.measure.nonce, read.title) == (1.5, 7, None, "A: b")
+    assert read.decode_contexts == (100, 8192)
+
+
 def params(raw: dict, name: str) -> str:
     read = config.parse(raw)
     return read.params(next(cell for cell in read.cells() if cell.name == name))
