@@ -66,3 +66,8 @@ def cell_params(phase):
 def cell_priority(phase):
     """Cells run in the config's order: server by server, prefill first, small before large."""
     return lambda wildcards: len(CELLS) - PLACE[cell_path(phase, wildcards)]
+
+
+def server_priority(wildcards):
+    """A server is launched when its cells' turn comes: one is up at a time, and each start may take minutes."""
+    return len(CELLS) - min((PLACE[cell.path] for cell in CELLS if cell.server == wildcards.server), default=len(CELLS))

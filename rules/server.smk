@@ -7,6 +7,7 @@ rule launch:
         "results/servers/{server}/{digest}/launch.json",
     log:
         "logs/{server}/launch-{digest}.log",
+    priority: server_priority
     conda:
         "../envs/measure.yaml"
     resources:
@@ -24,6 +25,7 @@ rule health:
         "results/servers/{server}/{digest}/health.json",
     log:
         "logs/{server}/health-{digest}.log",
+    priority: server_priority
     conda:
         "../envs/measure.yaml"
     resources:

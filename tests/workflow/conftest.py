@@ -40,7 +40,7 @@ class Sweep:
         return [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "1"]
 
     def start(self, target: str = "results/report.html", *more: str, **env: str) -> subprocess.Popen:
-        self.config_file.write_text(yaml.safe_dump(self.config))
+        self.config_file.write_text(yaml.safe_dump(self.config, sort_keys=False))
         return subprocess.Popen(
             [*self.command, target, "--configfile", str(self.config_file), "--directory", str(self.directory), *more],
             stdout=subprocess.PIPE,
