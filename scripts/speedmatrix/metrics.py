@@ -140,7 +140,7 @@ def decode(run: Run) -> dict[str, Any]:
 
 def _ended_inside(one: Trace, t0: float, t1: float) -> bool:
     """Whether the stream ended by length or stop, its last token inside the window."""
-    return one.finish is not None and len(one.t_ns) > 0 and t0 <= one.t_ns[-1] < t1
+    return one.finish is not None and len(one.t_ns) > 0 and bool(t0 <= one.t_ns[-1] < t1)
 
 
 def _ttft_figures(run: Run) -> dict[str, Any]:

@@ -107,6 +107,21 @@ def test_ttft_kind_by_what_was_cached(cached, kind, share):
     assert (figures["ttft_kind"], figures["cached_share"]) == (kind, share)
 
 
+def plain(value) -> bool:
+    """Whether a value is of Python's own types, as JSON and its schema take them."""
+    return value is None or type(value) in (int, float, str, bool)
+
+
+def test_figures_are_plain_numbers_whatever_happened_in_the_window():
+    ended = stream(range(0, 1001, 20), lane=0, finish="length", ended_ns=1000 * MS, prompt_tokens=9, cached_tokens=0)
+    again = stream(range(1500, 3001, 20), lane=0, started_ms=1001, prompt_tokens=9, cached_tokens=0)
+    for streams in ([ended, again], [ended], [again], []):
+        assert all(plain(value) for value in metrics.decode(run(streams, 500, 2500)).values())
+    figures, details = metrics.prefill([ended, again])
+    assert all(plain(value) for value in [*figures.values(), *details["repeats"][0].values()])
+    assert all(plain(details[key]) for key in ("tok_s_min", "tok_s_max", "server_prefill_ms"))
+
+
 def test_an_empty_window_has_no_speed_of_a_lane_and_divides_by_nothing():
     figures = metrics.decode(run([stream([10])], 1000, 2000))
     assert figures["output_tokens"] == 0

@@ -162,6 +162,16 @@ def test_a_context_more_costs_only_its_cells_and_one_less_nothing(sweep):
     assert len((sweep.directory / "results/measurements.csv").read_text().splitlines()) == 12
 
 
+def test_requests_that_end_inside_the_window_are_a_result_like_any_other(sweep):
+    sweep.config["measure"]["max_output_tokens"] = 200
+    sweep.config["matrix"] = {"prefill": {"contexts": [256]}, "decode": {"contexts": [256], "concurrency": [2]}}
+    code, output = sweep.run()
+    assert code == 0, output
+    cell = json.loads(sweep.cell("decode-256-x2").read_text())
+    assert cell["status"] == "valid" and "prefill_in_window" in cell["flags"]
+    assert cell["figures"]["completed"] >= 2 and cell["figures"]["restarts"] >= 2
+
+
 def test_a_longer_window_leaves_prefill_alone(sweep):
     before = sweep.attempts()
     sweep.config["measure"]["duration_s"] = 0.5
