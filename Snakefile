@@ -25,6 +25,10 @@ rule all:
         "results/report.html",
 
 
+onstart:
+    supervisor.end_jobs_on_signals()
+
+
 onsuccess:
     supervisor.stop_server()
 

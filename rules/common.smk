@@ -10,13 +10,11 @@ from speedmatrix import config as sweep_config
 from speedmatrix import progress, servers, supervisor
 
 DEFAULT_CONFIG = str(Path(workflow.basedir) / "config" / "config.yaml")
-if not workflow.configfiles:
-
-    configfile: DEFAULT_CONFIG
-
 
 try:
-    sweep_config.to_environment(workflow.configfiles, workflow.config_settings.config)
+    if supervisor.claim_owner():  # the sweep's own process: its jobs get the config as it was when the sweep began
+        files = list(workflow.configfiles) or [DEFAULT_CONFIG]
+        sweep_config.to_environment(files, workflow.config_settings.config)
     SWEEP = sweep_config.from_environment()
     if missing := SWEEP.missing_variables():
         raise sweep_config.ConfigError(missing[0])
@@ -25,7 +23,6 @@ except sweep_config.ConfigError as error:
 
 # Snakemake writes `config` into its temporary scripts and leaves them after a SIGKILL: launch specs stay out of it.
 config.clear()
-supervisor.claim_owner()
 
 CELLS = SWEEP.cells()
 PLACE = {cell.path: place for place, cell in enumerate(CELLS)}

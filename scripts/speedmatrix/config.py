@@ -15,7 +15,7 @@ from speedmatrix import METHOD, configfile
 from speedmatrix.cells import Capacity, Cell, parse_size
 from speedmatrix.configfile import ConfigError
 
-SOURCE_ENV = "SPEEDMATRIX_CONFIG"  # how the Snakefile tells its jobs' processes where the config is
+SOURCE_ENV = "SPEEDMATRIX_CONFIG"  # the sweep's config, handed from the Snakefile to its jobs' processes
 
 
 @dataclass(frozen=True)
@@ -169,22 +169,29 @@ def read(files: list[str], overrides: Mapping[str, Any] | None = None) -> Config
 
     Raises ConfigError with one line for anything that is wrong.
     """
+    return parse(load(files, overrides or {}))
+
+
+def load(files: list[str], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The raw mapping of the YAML `files` and `overrides`, later ones over earlier ones. Raises ConfigError."""
     raw: dict[str, Any] = {}
     for name in files:
         raw = configfile.merged(raw, configfile.load(Path(name)))
-    return parse(configfile.merged(raw, overrides or {}))
+    return configfile.merged(raw, overrides)
 
 
 def from_environment() -> Config:
-    """The config that the running Snakefile was given; for its jobs' scripts."""
-    source = json.loads(os.environ[SOURCE_ENV])
-    return read(source["files"], source["overrides"])
+    """The config as the sweep read it at its start; for its jobs, whatever happened to the file since."""
+    return parse(json.loads(os.environ[SOURCE_ENV]))
 
 
 def to_environment(files: list[str], overrides: Mapping[str, Any]) -> None:
-    """Tell the jobs' processes where the config is, so that its launch specs pass through no file of Snakemake's."""
-    paths = [str(Path(name).resolve()) for name in files]
-    os.environ[SOURCE_ENV] = json.dumps({"files": paths, "overrides": configfile.typed(overrides)})
+    """Read the config once for the whole sweep and hand it to all of its processes.
+
+    Through the environment, since its launch specs must pass through no file; and once, since a file that is edited
+    while a sweep runs must not change what the sweep's later cells are. Raises ConfigError.
+    """
+    os.environ[SOURCE_ENV] = json.dumps(load(files, configfile.typed(overrides)))
 
 
 def parse(raw: dict[str, Any]) -> Config:

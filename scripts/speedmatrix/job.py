@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 from speedmatrix import redact, supervisor
 
@@ -20,17 +23,23 @@ def job(log_file: str) -> Iterator[None]:
     handler = logging.FileHandler(log_file, mode="w", encoding="utf-8")
     handler.setFormatter(_Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    signal.signal(signal.SIGINT, _end_at_once)
     supervisor.end_with_owner()
     try:
         yield
-    except KeyboardInterrupt:  # Ctrl-C reaches every process of the terminal; the sweep's own last line speaks for all
-        log.warning("interrupted")
-        sys.exit(130)
     except Exception as error:
         log.exception("the job failed")
         line = redact.redact_text(" ".join(str(error).split()) or type(error).__name__)
         print(f"error: {line} (more in {log_file})", file=sys.stderr, flush=True)
         sys.exit(1)
+
+
+def _end_at_once(_number: int, _frame: FrameType | None) -> None:
+    """Ctrl-C reaches every process of the terminal. Files are whole or absent, so that there is nothing to tidy up;
+    the sweep's own last line speaks for all."""
+    log.warning("interrupted")
+    logging.shutdown()
+    os._exit(130)
 
 
 class _Redacting(logging.Formatter):

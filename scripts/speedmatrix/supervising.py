@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from speedmatrix import processes, redact
+from speedmatrix.config import SOURCE_ENV
 from speedmatrix.serverstate import LaunchSpec, ServerState, write_state
 
 _WATCH_S = 0.1
@@ -49,10 +50,15 @@ def _spawn(spec: LaunchSpec, tag: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**processes.importable(os.environ), **own, processes.TAG_ENV: tag},
+        env={**processes.importable(_inherited()), **own, processes.TAG_ENV: tag},
         preexec_fn=processes.die_with_parent,
         process_group=0,
     )
+
+
+def _inherited() -> dict[str, str]:
+    """The environment without what is only for the sweep's own processes."""
+    return {name: value for name, value in os.environ.items() if name != SOURCE_ENV}
 
 
 def _copy_log(source: IO[bytes], log: IO[str], secrets: set[str]) -> None:

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -48,10 +50,14 @@ class ServerError(Exception):
         self.log_tail = tail or []
 
 
-def claim_owner() -> None:
-    """Make this process the owner of what is started, unless a living process is named already. For the Snakefile."""
+def claim_owner() -> bool:
+    """Make this process the owner of what is started, unless a living process is named already. For the Snakefile.
+
+    True for the sweep's own process, False for those of its jobs.
+    """
     if not processes.is_alive(os.environ.get(OWNER_ENV)):
         os.environ[OWNER_ENV] = processes.identity()
+    return os.environ[OWNER_ENV] == processes.identity()
 
 
 def ended_server(patience_s: float = 2.0) -> ServerState | None:
@@ -228,6 +234,26 @@ def _stop(state: ServerState | None) -> None:
     left = server_state()
     if left and left.status in ("starting", "up"):
         write_state(replace(left, status="stopped"))
+
+
+def end_jobs_on_signals() -> None:
+    """Let SIGTERM and SIGINT end the job under way too, as Ctrl-C in a terminal does; Snakemake would wait for it.
+
+    For the sweep's own process, once Snakemake has set its handlers.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _ending_jobs(signal.getsignal(number)))
+
+
+def _ending_jobs(previous: Any) -> Callable[[int, FrameType | None], None]:
+    def handle(number: int, frame: FrameType | None) -> None:
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(signal.SIGINT)
+        if callable(previous):
+            previous(number, frame)
+
+    return handle
 
 
 def end_with_owner() -> None:

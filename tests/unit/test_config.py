@@ -108,6 +108,7 @@ def test_what_the_command_line_hands_over_as_text_is_typed(tmp_path, monkeypatch
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(BASE))
     given = {"measure": {"duration_s": "1.5", "seed": "7", "nonce": "null"}, "title": "A: b"}
     config.to_environment([str(tmp_path / "c.yaml")], given | {"matrix": {"decode": {"contexts": ["8K", "100"]}}})
+    (tmp_path / "c.yaml").write_text("edited: while the sweep runs")
     read = config.from_environment()
     assert (read.measure.duration_s, read.measure.seed, read.measure.nonce, read.title) == (1.5, 7, None, "A: b")
     assert read.decode_contexts == (100, 8192)
