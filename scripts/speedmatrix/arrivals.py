@@ -17,6 +17,7 @@ class Stream:
     """One streaming request. Times in ns of one monotonic clock; at `t_ns[i]`, `tokens[i]` tokens arrived.
 
     `source`: how tokens were counted (`usage`, `reconciled`, `events`); `prompt_ms`: the server's own prefill time.
+    `texts[i]` is what arrived at `t_ns[i]`, where it is kept (not on disk).
     """
 
     lane: int
@@ -31,6 +32,7 @@ class Stream:
     prompt_ms: float | None = None
     final_tokens: int | None = None
     source: str = "events"
+    texts: list[str] | None = None
 
 
 @dataclass

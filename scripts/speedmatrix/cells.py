@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,21 +55,30 @@ class Cell:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a server can hold; None where it is not known. All in tokens but `max_concurrency` (requests)."""
+    """What a server can hold; None where it is not known. All in tokens but `max_concurrency` (requests).
+
+    `kv_tokens` is the sum over `ranks` data-parallel engines, each of which has its even part.
+    """
 
     kv_tokens: int | None = None
     max_context: int | None = None
     max_concurrency: int | None = None
     kv_source: str = "unknown"
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Whether a cell is run, and the numbers that decided. `status` None: run it."""
+    """Whether a cell is run, and the numbers that decided, all in tokens. `status` None: run it.
+
+    `kv_needed` and `kv_has` are of the whole server, or of its fullest rank where that one decided.
+    """
 
     status: Literal["over_capacity", "over_context"] | None
     reason: str | None
+    request: int
     kv_needed: int
+    kv_has: int | None
     max_output: int
 
 
@@ -77,20 +87,32 @@ def prompt_tokens(context: int, max_context: int | None) -> int:
     return context - 1 if context == max_context else context
 
 
-def plan(cell: Cell, max_output: int, capacity: Capacity) -> Plan:
+def plan(cell: Cell, max_output: int, capacity: Capacity, shared: bool = False) -> Plan:
     """Decide whether `cell` fits: METHOD "Plan".
 
-    A prefill cell generates one token and runs one request. KV needed = concurrency × (context + output).
+    A prefill cell generates one token and runs one request. KV needed = concurrency × (context + output); with one
+    `shared` prompt, context + concurrency × output. Of data-parallel ranks the fullest must fit too.
     """
     if cell.phase == "prefill":
-        max_output = 1
+        max_output, shared = 1, False
     prompt = prompt_tokens(cell.context, capacity.max_context)
-    request = prompt + max_output
-    needed = cell.concurrency * request
+    request, has = prompt + max_output, capacity.kv_tokens
+    needed = _kv_needed(cell.concurrency, prompt, max_output, shared)
     if capacity.max_context is not None and request > capacity.max_context:
         why = f"a request needs {request:,} tokens, the model's limit is {capacity.max_context:,}"
-        return Plan("over_context", why, needed, max_output)
-    if capacity.kv_tokens is not None and needed > capacity.kv_tokens:
-        why = f"needs {needed:,} tokens of KV cache, the server has {capacity.kv_tokens:,}"
-        return Plan("over_capacity", why, needed, max_output)
-    return Plan(None, None, needed, max_output)
+        return Plan("over_context", why, request, needed, has, max_output)
+    if has is not None and needed > has:
+        why = f"needs {needed:,} tokens of KV cache, the server has {has:,}"
+        return Plan("over_capacity", why, request, needed, has, max_output)
+    if has is not None and capacity.ranks > 1:
+        fullest, rank_has = math.ceil(cell.concurrency / capacity.ranks), has // capacity.ranks
+        rank_needs = _kv_needed(fullest, prompt, max_output, shared)
+        if rank_needs > rank_has:
+            share = f"{fullest} requests on one of {capacity.ranks} ranks"
+            why = f"{share} need {rank_needs:,} tokens of KV cache, it has {rank_has:,}"
+            return Plan("over_capacity", why, request, rank_needs, rank_has, max_output)
+    return Plan(None, None, request, needed, has, max_output)
+
+
+def _kv_needed(requests: int, prompt: int, max_output: int, shared: bool) -> int:
+    return (prompt if shared else requests * prompt) + requests * max_output

@@ -42,6 +42,7 @@ class Server:
     facts: dict[str, Any]
     capacity: Capacity
     hardware: dict[str, Any] | None
+    tokenizer: str | None = None
 
     @property
     def digest(self) -> str:
@@ -78,12 +79,12 @@ class Measure:
 
     def used_by(self, phase: str) -> dict[str, Any]:
         """The keys that affect a cell of this phase: another key's change must not measure it anew."""
-        common = ("prompts", "seed", "nonce", "request", "stall_s")
+        common = ("seed", "nonce", "request", "stall_s")
         own = ("prefill_repeats",) if phase == "prefill" else _DECODE_KEYS
         return {key: getattr(self, key) for key in (*common, *own)}
 
 
-_DECODE_KEYS = ("duration_s", "max_output_tokens", "settle_s", "ramp_timeout_s")
+_DECODE_KEYS = ("prompts", "duration_s", "max_output_tokens", "settle_s", "ramp_timeout_s")
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,12 @@ class Config:
         config says in free words is in it as a hash, since Snakemake keeps params and a secret may stand there.
         """
         server = self.servers[cell.server]
+        in_words = _digest([server.facts, server.hardware, server.tokenizer])
         return canonical(
             {
                 "cell": asdict(cell),
                 "method": METHOD,
-                "server": [server.digest, asdict(server.capacity), _digest([server.facts, server.hardware])],
+                "server": [server.digest, asdict(server.capacity), in_words],
                 "measure": self.measure.used_by(cell.phase),
                 "failed_attempts": failed_attempts(cell),
             }
@@ -229,6 +231,7 @@ def _server(name: str, spec: dict[str, Any]) -> Server:
         facts=spec["facts"],
         capacity=Capacity(**capacity, kv_source="config" if "kv_tokens" in capacity else "unknown"),
         hardware=spec.get("hardware"),
+        tokenizer=spec.get("tokenizer"),
     )
 
 

@@ -15,6 +15,12 @@ CONTINUE = (
     " mentioned yet, and repeat no sentence of the text above.\n\n"
 )
 
+# Words that nearly every vocabulary has as one token each, so that prompts that begin differently are equally long.
+SHORT_WORDS = (
+    "the and for are but not you all any can had her was one our out day get has him his how man new now old see two way"
+    " who boy did its let put say she too use"
+).split()
+
 
 def text(seed: int, characters: int) -> str:
     """The first `characters` characters of the prose that belongs to `seed`."""

@@ -37,12 +37,14 @@ def speeds(results: Iterable[dict[str, Any]], capacity: Capacity) -> Speeds:
 
 def cell_s(cell: Cell, measure: Measure, known: Speeds) -> float:
     """Seconds that `cell` will take; one that does not fit the server takes only its process."""
-    if plan(cell, measure.max_output_tokens, known.capacity).status is not None:
+    shared = measure.prompts == "shared"
+    if plan(cell, measure.max_output_tokens, known.capacity, shared).status is not None:
         return OVERHEAD_S
     once = known.prefill_s(cell.context)
     if cell.phase == "prefill":
         return OVERHEAD_S + (measure.prefill_repeats + 1) * once
-    return OVERHEAD_S + cell.concurrency * once + measure.settle_s + measure.duration_s
+    prompts = 1 if shared else cell.concurrency
+    return OVERHEAD_S + prompts * once + measure.settle_s + measure.duration_s
 
 
 def duration_text(seconds: float) -> str:

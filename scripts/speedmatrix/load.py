@@ -13,6 +13,7 @@ from speedmatrix import sse
 from speedmatrix.arrivals import SECOND, Run, Stream
 
 LATE_LIMIT_NS = SECOND  # a measuring process that was stopped or late by more than this measured nothing
+TEXT_LANES = 8  # whose texts are kept until the cell's end: enough to see whether they go round in circles
 _BEAT_S = 0.01
 FIRST_PATIENCE_S, PATIENCE_FACTOR = 120.0, 4
 
@@ -70,6 +71,8 @@ def _take(stream: Stream, events: list[bytes], counter: sse.Counter, now: int) -
         if tokens:
             stream.t_ns.append(now)
             stream.tokens.append(tokens)
+            if stream.texts is not None:
+                stream.texts.append(event.text)
         stream.finish = event.finish or stream.finish
         stream.prompt_tokens = event.prompt_tokens or stream.prompt_tokens
         stream.prompt_ms = event.prompt_ms if event.prompt_ms is not None else stream.prompt_ms
@@ -111,7 +114,7 @@ class Load:
     async def _lane(self, lane: int) -> None:
         """Request after request, without a pause, until cancelled."""
         while True:
-            stream = Stream(lane, len(self.result.streams))
+            stream = Stream(lane, len(self.result.streams), texts=[] if lane < TEXT_LANES else None)
             self.result.streams.append(stream)
             self._latest[lane] = stream
             await stream_one(self._opener, stream, self._clock)

@@ -11,7 +11,7 @@ from typing import Any
 
 import uvloop
 
-from speedmatrix import load, metrics, opener, prompts, validity
+from speedmatrix import load, metrics, opener, prompts, sizing, tokenizing, validity
 from speedmatrix.arrivals import Run
 from speedmatrix.cells import Capacity, Cell, prompt_tokens
 from speedmatrix.config import Measure
@@ -52,21 +52,29 @@ class Task:
     engine: Engine
     capacity: Capacity
 
+    @property
+    def shares_prompt(self) -> bool:
+        """Whether all requests have one prompt; a prefill cell's never do."""
+        return self.measure.prompts == "shared" and self.cell.phase == "decode"
+
 
 def run(task: Task) -> Measured:
     """Measure one cell on an idle server. Raises Failed with a reason."""
     measuring = _prefill if task.cell.phase == "prefill" else _decode
     try:
         return uvloop.run(measuring(task))
-    except (load.LoadError, EngineError) as error:
+    except (load.LoadError, EngineError, sizing.SizeError) as error:
         raise Failed(str(error)) from error
 
 
 async def _idle(engine: Engine) -> bool:
-    """Wait until the server runs and queues nothing. A gauge that is stale is cured by one request of one token."""
+    """Wait until the server runs and queues nothing; at once where it does not tell.
+
+    A gauge that is stale is cured by one request of one token.
+    """
 
     def idle() -> bool:
-        return engine.requests_inside() == 0
+        return not engine.requests_inside()
 
     if await load.until(idle, IDLE_TIMEOUT_S / 4):
         return True
@@ -84,25 +92,33 @@ class _Bodies:
     """Request bodies by index; the first ones are built before the clock starts."""
 
     def __init__(self, task: Task, max_tokens: int, ahead: int) -> None:
-        engine, measure = task.engine, task.measure
+        measure = task.measure
         length = prompt_tokens(task.cell.context, task.capacity.max_context)
         self.nonce = measure.nonce or prompts.draw_nonce()
-        self.prompts = prompts.build(length, measure.seed, self.nonce, engine.tokenize)
-        self._model, self._max_tokens, self._task = engine.model(), max_tokens, task
+        unique = tokenizing.build(task.engine, length, measure.seed, self.nonce, measure.request)
+        self.prompts = prompts.Shared(unique) if task.shares_prompt else unique
+        self._max_tokens, self._task = max_tokens, task
         self._ready = {index: self._build(index) for index in range(ahead)}
 
     def __call__(self, index: int) -> bytes:
         return self._ready.pop(index, None) or self._build(index)
 
     def _build(self, index: int) -> bytes:
-        body = self._task.engine.body(self._model, self.prompts.request(index), self._max_tokens)
+        body = self._task.engine.body(self.prompts.request(index), self._max_tokens)
         return json.dumps(body | self._task.measure.request, separators=(",", ":")).encode()
 
     @property
     def identity(self) -> dict[str, Any]:
         """What the cell keeps of its prompts."""
-        first = prompts.sha256(self.prompts.request(0))
-        return {"seed": self._task.measure.seed, "nonce": self.nonce, "sha256": first}
+        measure, dialect = self._task.measure, self._task.engine.dialect
+        return {
+            "kind": "shared" if self._task.shares_prompt else "unique",
+            "form": dialect.prompt if dialect.endpoint == "completions" else "chat",
+            "sized_by": dialect.sized_by,
+            "seed": measure.seed,
+            "nonce": self.nonce,
+            "sha256": prompts.sha256(self.prompts.request(0)),
+        }
 
 
 async def _prefill(task: Task) -> Measured:
@@ -116,38 +132,51 @@ async def _prefill(task: Task) -> Measured:
     figures |= _cached_by_engine(task.engine, figures, hits, (len(streams) + 1) * bodies.prompts.length)
     if figures["ttft_kind"] in ("warm", "mixed"):
         raise Failed(f"the prompt was not cold: {figures['cached_share']:.0%} came from the server's prefix cache")
-    flags = ["inexact_context"] if figures["prompt_tokens"] not in (None, bodies.prompts.length) else []
+    meant = validity.Meant(bodies.prompts.length, task.engine.dialect.prompt == "ids", 1)
+    flags = [validity.INEXACT] if validity.is_inexact(streams, meant) else []
     return Measured(figures, bodies.identity, 1, flags, prefill=details, run=Run(streams))
 
 
 async def _decode(task: Task) -> Measured:
     measure, engine, lanes = task.measure, task.engine, task.cell.concurrency
     bodies = _Bodies(task, measure.max_output_tokens, ahead=2 * lanes)
+    if task.shares_prompt:
+        await asyncio.to_thread(engine.prompt_tokens, bodies.prompts.request(0), measure.request)
     await _require_idle(engine)
     timing = load.Timing(measure.duration_s, measure.settle_s, measure.stall_s, measure.ramp_timeout_s)
-    edges, hits = _Edges(engine), engine.prefix_hits()
+    edges, hits, preempted = _Edges(engine), engine.prefix_hits(), engine.preemptions()
     async with opener.session(engine.server.headers) as http:
         lane_load: load.Load
         opened = opener.opener(http, engine.completions_url, bodies, lambda: lane_load.result.t0_ns == 0)
         lane_load = load.Load(opened, lanes, timing, engine.requests_waiting)
         seen = await lane_load.run(edges.note)
     figures = metrics.decode(seen) | await edges.figures()
+    if not figures["output_tokens"]:
+        raise Failed(f"no tokens arrived within the {measure.duration_s:g} s of the window: raise measure.duration_s")
     figures["server_diff_pct"] = _difference_pct(figures["server_tok_s"], figures["total_tok_s"])
     figures |= _cached_by_engine(engine, figures, hits, len(seen.streams) * bodies.prompts.length)
+    preemptions = _rise(preempted, engine.preemptions())
     await _idle(engine)  # what it still does for us is over before the next cell; that one refuses a busy server
     client = validity.client_state(seen)
-    evidence = validity.Evidence(seen, figures, bodies.prompts.length, measure.max_output_tokens, client)
-    return Measured(figures, bodies.identity, lanes, validity.flags(evidence), client=client, run=seen)
+    meant = validity.Meant(bodies.prompts.length, engine.dialect.prompt == "ids", measure.max_output_tokens)
+    flags = validity.flags(validity.Evidence(seen, figures, meant, client, preemptions))
+    if validity.BUFFERED in flags:
+        figures |= dict.fromkeys(metrics.LATENCIES)
+    return Measured(figures, bodies.identity, lanes, flags, client=client, run=seen)
+
+
+def _rise(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
 
 
 def _cached_by_engine(
     engine: Engine, figures: dict[str, Any], hits_before: float | None, prompted: int
 ) -> dict[str, Any]:
     """Cached share and TTFT kind by the engine's counters, where the streams' usage is silent about it."""
-    hits = engine.prefix_hits() if figures["cached_share"] is None else None
-    if hits is None or hits_before is None:
+    hits = _rise(hits_before, engine.prefix_hits()) if figures["cached_share"] is None else None
+    if hits is None:
         return {}
-    share = min(1.0, max(0.0, (hits - hits_before) / prompted))
+    share = min(1.0, max(0.0, hits / prompted))
     return {"cached_share": share, "ttft_kind": metrics.ttft_kind(share)}
 
 
@@ -176,6 +205,7 @@ class _Edges:
     async def figures(self) -> dict[str, Any]:
         """`server_tok_s`, the counter's rise over the time between the readings, and `server_active_avg`."""
         (t0, tokens0, running0), (t1, tokens1, running1) = [await read for read in self._reads]
-        rate = (tokens1 - tokens0) / (t1 - t0) if tokens0 is not None and tokens1 is not None else None
+        tokens = _rise(tokens0, tokens1)
+        rate = None if tokens is None else tokens / (t1 - t0)
         gauges = [gauge for gauge in (running0, running1) if gauge is not None]
         return {"server_tok_s": rate, "server_active_avg": sum(gauges) / len(gauges) if gauges else None}

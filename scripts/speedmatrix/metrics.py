@@ -10,13 +10,18 @@ from numpy.typing import NDArray
 
 from speedmatrix.arrivals import SECOND, Run, Stream
 
+# The figures that are absent where events were held back on their way.
+LATENCIES = ("ttft_ms", "ttft_p90_ms", "ttft_p99_ms", "ttft_in_window_ms", "itl_ms", "itl_p90_ms", "itl_p99_ms")
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One stream's arrivals: `t_ns` [n] sorted times, `tokens` [n] tokens each (weighted where reconciled)."""
+    """One stream's arrivals: `t_ns` [n] rising times, `tokens` [n] tokens each (weighted where reconciled).
+
+    Events that were read at the same instant are one arrival: their tokens came in the gap before it, all together.
+    """
 
     lane: int
     started_ns: int
@@ -32,6 +37,9 @@ def trace(stream: Stream) -> Trace:
     if stream.source == "reconciled" and stream.final_tokens and tokens.sum():
         tokens = tokens * (stream.final_tokens / tokens.sum())
     t_ns = np.asarray(stream.t_ns, dtype=np.int64)
+    firsts = np.flatnonzero(np.diff(t_ns, prepend=t_ns[0] - 1)) if len(t_ns) else t_ns
+    if len(firsts) < len(t_ns):
+        t_ns, tokens = t_ns[firsts], np.add.reduceat(tokens, firsts)
     return Trace(stream.lane, stream.started_ns, t_ns, tokens, stream.finish, stream.ended_ns)
 
 
@@ -43,10 +51,8 @@ def tokens_in(one: Trace, t0: float, t1: float) -> tuple[float, float]:
     """
     if not len(one.t_ns):
         return 0.0, 0.0
-    gap = np.diff(one.t_ns).astype(np.float64)
     inside = np.minimum(one.t_ns[1:], t1) - np.maximum(one.t_ns[:-1], t0)
-    point = (one.t_ns[1:] >= t0) & (one.t_ns[1:] < t1)  # two arrivals at the same instant: no gap to spread over
-    share = np.where(gap > 0, np.clip(inside, 0, None) / np.where(gap > 0, gap, 1), point)
+    share = np.clip(inside, 0, None) / np.diff(one.t_ns)
     first = float(one.tokens[0]) if t0 <= one.t_ns[0] < t1 else 0.0
     return float(share @ one.tokens[1:]), first
 

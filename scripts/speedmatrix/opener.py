@@ -10,12 +10,10 @@ from typing import Any
 
 import aiohttp
 
-from speedmatrix import sse
+from speedmatrix import retry, sse
 from speedmatrix.load import LoadError, Opener
 
 _READ_BUFFER = 2**20
-_RETRY_S, _PATIENCE_S = 2.0, 120.0
-_BUSY = (429, 503)
 
 
 def session(headers: dict[str, str]) -> aiohttp.ClientSession:
@@ -65,7 +63,7 @@ async def _post(
     started: Callable[[], None],
     patient: Callable[[], bool],
 ) -> aiohttp.ClientResponse:
-    deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+    deadline = asyncio.get_running_loop().time() + retry.PATIENCE_S
     broken = False
     while True:
         try:
@@ -78,15 +76,10 @@ async def _post(
         if answer.status == 200:
             return answer
         text = await answer.text(errors="replace")
-        wait = answer.status in _BUSY and patient() and asyncio.get_running_loop().time() < deadline
+        wait = answer.status in retry.BUSY and patient() and asyncio.get_running_loop().time() < deadline
         if not wait:
             raise LoadError(f"HTTP {answer.status}: {_message(text)}")
-        await asyncio.sleep(_retry_after(answer))
-
-
-def _retry_after(answer: aiohttp.ClientResponse) -> float:
-    told = answer.headers.get("Retry-After", "")
-    return min(float(told), 30.0) if told.isdigit() else _RETRY_S
+        await asyncio.sleep(retry.after_s(answer.headers.get("Retry-After")))
 
 
 def _message(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Exact, unique, reproducible prompts, as token ids."""
+"""Exact, unique, reproducible prompts: as token ids, or as text where a server takes no ids."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import json
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from speedmatrix import corpus
+from speedmatrix import corpus, sizing
 
 PREFIX_TOKENS = 16  # of every request from the nonce, so that no prefix cache ever holds it
 _SAMPLE_CHARACTERS = 4096
-
 Tokenize = Callable[[str, bool], list[int]]
+Prompt = list[int] | str
 
 
 def draw_nonce() -> str:
@@ -21,14 +22,31 @@ def draw_nonce() -> str:
     return secrets.token_hex(8)
 
 
-def sha256(tokens: list[int]) -> str:
+def sha256(prompt: Prompt) -> str:
     """The prompt's hash as a cell keeps it."""
-    return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(prompt).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class Prompts:
-    """The prompts of one cell: `request(i)` gives request i's token ids, each exactly `length` long.
+class Prompts(Protocol):
+    """The prompts of one cell: `request(i)` gives request i's, `length` tokens long, as exactly as can be known."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of each prompt that were meant."""
+
+    def request(self, index: int) -> Prompt:
+        """The prompt of request `index` (0, 1, 2, …)."""
+
+
+def draws(nonce: str, index: int) -> list[int]:
+    """16 large numbers that depend on the nonce and the request: what its first tokens are chosen by."""
+    digest = hashlib.sha512(f"{nonce}/{index}".encode()).digest()
+    return [int.from_bytes(digest[i : i + 4]) for i in range(0, 4 * PREFIX_TOKENS, 4)]
+
+
+@dataclass
+class Ids:
+    """Prompts as token ids, each exactly `length` long.
 
     A prompt is: the tokenizer's opening (BOS), 16 tokens from the nonce, the shipped text from a place that
     depends on seed and request, and the closing words that ask for new text. `length` below what opening and
@@ -52,12 +70,62 @@ class Prompts:
 
     def _prefix(self, index: int) -> list[int]:
         """16 tokens of the text, drawn by the nonce and the request's number."""
-        digest = hashlib.sha512(f"{self.nonce}/{index}".encode()).digest()
-        draws = (int.from_bytes(digest[i : i + 4]) for i in range(0, 4 * PREFIX_TOKENS, 4))
-        return [self.body[draw % len(self.body)] for draw in draws]
+        return [self.body[draw % len(self.body)] for draw in draws(self.nonce, index)]
 
 
-def build(length: int, seed: int, nonce: str, tokenize: Tokenize) -> Prompts:
+@dataclass
+class Text:
+    """Prompts as text: 16 words from the nonce, the shipped text, and the closing words.
+
+    `body` is as long as makes `sized_tokens` tokens of a request, as something counted them.
+    """
+
+    length: int
+    nonce: str
+    body: str
+    sized_tokens: int
+
+    def request(self, index: int) -> str:
+        """Request `index` (0, 1, 2, …)."""
+        return _as_text(self.nonce, index, self.body)
+
+
+@dataclass
+class Shared:
+    """One prompt for all requests: that of request 0."""
+
+    one: Prompts
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt."""
+        return self.one.length
+
+    def request(self, _index: int) -> Prompt:
+        """The prompt."""
+        return self.one.request(0)
+
+
+def _as_text(nonce: str, index: int, body: str) -> str:
+    opening = " ".join(corpus.SHORT_WORDS[draw % len(corpus.SHORT_WORDS)] for draw in draws(nonce, index))
+    return f"{opening}\n\n{body}{corpus.CONTINUE}" if body else opening
+
+
+def build_text(length: int, seed: int, nonce: str, count: Callable[[str], int]) -> Text:
+    """Prompts of `length` tokens as `count(prompt)` counts them. Raises sizing.SizeError.
+
+    Each count may be a whole prefill at the server, so its prompts begin unlike any request's.
+    """
+    tries = iter(range(-1, -1000, -1))
+
+    def tokens(characters: int) -> int:
+        return count(_as_text(nonce, next(tries), corpus.text(seed, characters)))
+
+    sized = sizing.fit(length, tokens)
+    return Text(length, nonce, corpus.text(seed, sized.characters), sized.tokens)
+
+
+def build(length: int, seed: int, nonce: str, tokenize: Tokenize) -> Ids:
     """Prompts of `length` tokens. `tokenize(text, with_special)` is the server's own tokenizer."""
     opening = tokenize("", True)
     closing = tokenize(corpus.CONTINUE, False)
@@ -68,4 +136,4 @@ def build(length: int, seed: int, nonce: str, tokenize: Tokenize) -> Prompts:
     while len(body) < wanted:
         characters += characters // 8 + 1
         body = tokenize(corpus.text(seed, characters), False)
-    return Prompts(length, nonce, opening, body[:wanted], closing)
+    return Ids(length, nonce, opening, body[:wanted], closing)

@@ -8,9 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from speedmatrix import METHOD, VERSION, hardware, redact, store, supervisor
+from speedmatrix import METHOD, VERSION, hardware, redact, store, supervisor, tokenizing
 from speedmatrix.cells import Capacity, Cell
 from speedmatrix.config import Config, Server, canonical, history_dir
+from speedmatrix.dialect import Dialect
 from speedmatrix.engines import Engine, EngineError, Facts, engine_for
 from speedmatrix.serverstate import LaunchSpec, ServerState
 
@@ -97,7 +98,8 @@ def health(config: Config, name: str, launched: Path, output: Path) -> None:
         store.write_json(output, {"server": name, "engine": server.engine, "error": record["error"], "facts": None})
         return
     bring_up(server)
-    facts = read_facts(engine_for(server))
+    engine = engine_for(server)
+    facts = read_facts(engine)
     machine = _hardware(server)
     identity = identity_of(server, facts, machine)
     result = {
@@ -112,6 +114,7 @@ def health(config: Config, name: str, launched: Path, output: Path) -> None:
         "facts": facts.served,
         "stated": sorted(server.facts),
         "capacity": _capacity_json(facts.capacity),
+        "requests": _dialect(engine, config.measure.request).as_json(),
         "hardware": machine,
         "fingerprint": fingerprint(identity),
         "identity": identity,
@@ -136,6 +139,14 @@ def read_facts(engine: Engine) -> Facts:
     except (KeyError, TypeError, ValueError) as error:
         where, engine_name = f"servers.{engine.server.name}.engine", engine.server.engine
         raise SweepError(f"{where}: {engine.server.url} does not answer as {engine_name} does ({error!r})") from error
+
+
+def _dialect(engine: Engine, extra: dict[str, Any]) -> Dialect:
+    """Which requests the server takes, found out with small ones. Raises SweepError."""
+    try:
+        return tokenizing.find_dialect(engine, extra)
+    except EngineError as error:
+        raise SweepError(f"servers.{engine.server.name}: {error}") from error
 
 
 def _hardware(server: Server) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class Event:
     """One event of a completion's stream. Token counts are None where the event does not tell them."""
 
     visible: bool  # carries text, reasoning or a tool call
+    text: str  # what a reader would see of it
     running: int | None  # tokens generated so far, as the event counts them
     prompt_tokens: int | None
     cached_tokens: int | None
@@ -90,8 +91,10 @@ def parse(data: bytes) -> Event:
     timings = raw.get("timings") or {}
     finish = choices[0].get("finish_reason")
     running = timings.get("predicted_n", usage.get("completion_tokens"))
+    text = _text(choices[0])
     return Event(
-        visible=_visible(choices[0]),
+        visible=bool(text) or bool((choices[0].get("delta") or {}).get("tool_calls")),
+        text=text,
         running=running or None,  # usage of zeros is how some servers say nothing
         prompt_tokens=_prompt(usage, timings),
         cached_tokens=_cached(usage, timings),
@@ -100,11 +103,11 @@ def parse(data: bytes) -> Event:
     )
 
 
-def _visible(choice: dict[str, Any]) -> bool:
+def _text(choice: dict[str, Any]) -> str:
     if choice.get("text"):
-        return True
+        return str(choice["text"])
     delta = choice.get("delta") or {}
-    return any(delta.get(key) for key in ("content", "reasoning_content", "reasoning", "tool_calls"))
+    return "".join(str(delta[key]) for key in ("reasoning_content", "reasoning", "content") if delta.get(key))
 
 
 def _prompt(usage: dict[str, Any], timings: dict[str, Any]) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 from speedmatrix import METHOD, VERSION, arrivals, measure, redact, servers, serverstate, store, supervisor
 from speedmatrix.cells import Capacity, Cell, Plan, plan
 from speedmatrix.config import Config, Server, failed_attempts
+from speedmatrix.dialect import Dialect
 from speedmatrix.engines import Engine, Facts, engine_for
 from speedmatrix.servers import SweepError
 
@@ -54,12 +55,11 @@ def _keep(cell: Cell, result: dict[str, Any], run: arrivals.Run | None) -> None:
 
 def _attempt(config: Config, cell: Cell, known: dict[str, Any]) -> tuple[dict[str, Any], arrivals.Run | None]:
     server, started_at = config.servers[cell.server], store.utc_now()
-    max_output = config.measure.max_output_tokens
     if known["error"]:
-        result = _result(config, cell, None, plan(cell, max_output, server.capacity))
+        result = _result(config, cell, None, _plan(config, cell, server.capacity))
         return result | {"started_at": started_at, "status": "failed", "reason": "server did not start"}, None
     capacity = servers.known_capacity(known)
-    fits = plan(cell, max_output, capacity)
+    fits = _plan(config, cell, capacity)
     result = _result(config, cell, known, fits) | {"started_at": started_at}
     if fits.status is not None:
         return result | {"status": fits.status, "reason": fits.reason}, None
@@ -79,11 +79,15 @@ def _attempt(config: Config, cell: Cell, known: dict[str, Any]) -> tuple[dict[st
     return result | _figures(measured), measured.run
 
 
+def _plan(config: Config, cell: Cell, capacity: Capacity) -> Plan:
+    return plan(cell, config.measure.max_output_tokens, capacity, config.measure.prompts == "shared")
+
+
 def _find_unchanged(config: Config, server: Server, known: dict[str, Any]) -> _Up:
     """The server, up and still the one that health.json describes. Raises measure.Failed otherwise."""
     try:
         state = servers.bring_up(server)
-        engine = engine_for(server)
+        engine = engine_for(server, Dialect.from_json(known["requests"]))
         facts = servers.read_facts(engine)
     except SweepError as error:
         if len(config.servers) == 1 and server.launch is not None:
@@ -124,8 +128,9 @@ def _result(config: Config, cell: Cell, known: dict[str, Any] | None, fits: Plan
         "figures": None,
         "prefill": None,
         "plan": {
+            "request_tokens": fits.request,
             "kv_needed_tokens": fits.kv_needed,
-            "kv_capacity_tokens": capacity.kv_tokens,
+            "kv_capacity_tokens": fits.kv_has,
             "max_context_tokens": capacity.max_context,
             "max_output_tokens": fits.max_output,
         },

@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from speedmatrix import metrics
-from speedmatrix.arrivals import Run
+from speedmatrix import cycles, metrics
+from speedmatrix.arrivals import Run, Stream
 
 UNSTEADY_SHARE = 0.05
 SHORT_WINDOW_STEPS = 20
 SERVER_DISAGREES_PCT = 2.0
 CLIENT_CPU_SHARE = 0.9
 CLIENT_LAG_P99_MS = 20.0
+INEXACT_TEXT_SHARE = 0.005  # where prompts are text; token ids must be exact
+LUMP_EVENTS = 3  # events that come together with a stream's first one
+REPEATED_SHARE = 0.5  # of the window's text that is one cycle
+INEXACT, BUFFERED = "inexact_context", "buffered"
 
 
 @dataclass(frozen=True)
@@ -28,23 +32,38 @@ class Flag:
 
 
 @dataclass(frozen=True)
+class Meant:
+    """What was asked for: prompt tokens, whether they were sent as token ids, and the most output tokens."""
+
+    prompt_tokens: int
+    ids: bool
+    max_output_tokens: int
+
+
+@dataclass(frozen=True)
 class Evidence:
-    """What the rules look at: the run, its figures, the prompt length that was meant, and the client's state."""
+    """What the rules look at: the run, its figures, what was meant, the client's state, the server's preemptions."""
 
     run: Run
     figures: dict[str, Any]
-    meant_prompt_tokens: int
-    max_output_tokens: int
+    meant: Meant
     client: dict[str, float | None]
+    preemptions: float | None = None
 
 
 def _prefill_in_window(seen: Evidence) -> bool:
     return bool(seen.figures["restarts"])
 
 
+def is_inexact(streams: list[Stream], meant: Meant) -> bool:
+    """Whether the server counted another number of prompt tokens than was meant, in any stream."""
+    allowed = 0 if meant.ids else INEXACT_TEXT_SHARE * meant.prompt_tokens
+    told = [one.prompt_tokens for one in streams if one.prompt_tokens]
+    return any(abs(tokens - meant.prompt_tokens) > allowed for tokens in told)
+
+
 def _inexact_context(seen: Evidence) -> bool:
-    told = seen.figures["prompt_tokens"]
-    return bool(told is not None and told != seen.meant_prompt_tokens)
+    return is_inexact(seen.run.streams, seen.meant)
 
 
 def _unsteady(seen: Evidence) -> bool:
@@ -73,11 +92,35 @@ def _client_bound(seen: Evidence) -> bool:
 
 def _stopped_early(seen: Evidence) -> bool:
     ended = [s for s in seen.run.streams if s.finish is not None]
-    return any(sum(s.tokens) < seen.max_output_tokens and s.finish == "stop" for s in ended)
+    return any(sum(s.tokens) < seen.meant.max_output_tokens and s.finish == "stop" for s in ended)
 
 
 def _events_counted(seen: Evidence) -> bool:
     return bool(seen.figures["token_source"] == "events")
+
+
+def _preempted(seen: Evidence) -> bool:
+    return bool(seen.preemptions)
+
+
+def _buffered(seen: Evidence) -> bool:
+    """First tokens came together with the next ones, and most others did so too. A late client makes lumps as well."""
+    lumped = [one for one in seen.run.streams if len(one.t_ns) >= LUMP_EVENTS]
+    if not lumped or _client_bound(seen):
+        return False
+    first = np.median([one.t_ns.count(one.t_ns[0]) for one in lumped])
+    each = np.median([len(one.t_ns) / len(set(one.t_ns)) for one in lumped])
+    return bool(first >= LUMP_EVENTS and each >= 2)
+
+
+def _repeating(seen: Evidence) -> bool:
+    texts: dict[int, str] = {}
+    for one in seen.run.streams:
+        if one.texts is not None:
+            inside = [text for t, text in zip(one.t_ns, one.texts, strict=True) if seen.run.t0_ns <= t < seen.run.t1_ns]
+            texts[one.lane] = texts.get(one.lane, "") + "".join(inside)
+    looping = [cycles.share(text) >= REPEATED_SHARE for text in texts.values() if text]
+    return sum(looping) > len(looping) / 2
 
 
 RULES: list[tuple[Flag, Callable[[Evidence], bool]]] = [
@@ -91,8 +134,9 @@ RULES: list[tuple[Flag, Callable[[Evidence], bool]]] = [
     ),
     (
         Flag(
-            "inexact_context",
-            "The server counted another number of prompt tokens than was sent.",
+            INEXACT,
+            "The server counted another number of prompt tokens than was meant"
+            f" (with prompts as text: by over {INEXACT_TEXT_SHARE:.1%}).",
             "Look whether the server adds tokens of its own to prompts, such as a template or a second BOS.",
         ),
         _inexact_context,
@@ -145,6 +189,30 @@ RULES: list[tuple[Flag, Callable[[Evidence], bool]]] = [
             "Switch usage in streams on at the server, or read the figures as events.",
         ),
         _events_counted,
+    ),
+    (
+        Flag(
+            "preempted",
+            "The server threw running requests out of its KV cache to make room, and computed them again.",
+            "Its KV cache holds less than it says at this load: ask for fewer requests at once or less output.",
+        ),
+        _preempted,
+    ),
+    (
+        Flag(
+            "repeating",
+            f"The text went round in one exact cycle for over {REPEATED_SHARE:.0%} of the window.",
+            "Loops flatter speculative decoding: set a temperature in measure.request, or another seed.",
+        ),
+        _repeating,
+    ),
+    (
+        Flag(
+            BUFFERED,
+            f"Events came in lumps, {LUMP_EVENTS} or more with a stream's first: something holds them back on the way.",
+            "Measure without the proxy, or switch its buffering off; TTFT and time between tokens are left out.",
+        ),
+        _buffered,
     ),
 ]
 FLAGS: dict[str, Flag] = {flag.name: flag for flag, _ in RULES}

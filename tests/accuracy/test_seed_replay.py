@@ -106,7 +106,8 @@ def test_unique_prompts_stay_cold_on_a_server_with_a_prefix_cache():
 
 
 def test_the_engines_counters_decide_where_usage_is_silent():
-    with serving(5, "--prefix-cache", "--silent-usage") as truth:
+    with serving(5, "--prefix-cache") as truth:
+        truth.faults(null_details=True)
         seen, _ = truth.measure(decode(8, 2), duration_s=0.5)
         assert (seen.figures["ttft_kind"], seen.figures["cached_share"]) == ("cold", 0)
         replayed = {"duration_s": 0.5, "nonce": seen.prompt["nonce"]}

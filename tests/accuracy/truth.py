@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import requests
 
-from speedmatrix import measure
+from speedmatrix import measure, tokenizing
 from speedmatrix.cells import Capacity, Cell, plan
 from speedmatrix.config import Server, parse
 from speedmatrix.engines import Vllm
-from tests import truth_server
+from tests.truth_server import speeds
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "tests/data/seed_measurements.csv"
@@ -30,23 +30,32 @@ class Truth:
     """A running truth server and the speeds it was given."""
 
     url: str
-    speeds: truth_server.Speeds
+    speeds: speeds.Speeds
     tokens_per_event: int
 
     @property
     def engine(self) -> Vllm:
         return Vllm(Server("truth", "vllm", self.url, None, None, None, {}, Capacity(), None))
 
-    def measure(self, cell: Cell, **keys) -> tuple[measure.Measured, dict]:
+    def faults(self, **faults) -> None:
+        """What goes wrong from now on, and nothing else (tests/truth_server/faults.py)."""
+        requests.post(f"{self.url}/faults", json=faults, timeout=10).raise_for_status()
+
+    def told(self) -> dict:
+        """What the server says of itself since the last measurement began."""
+        return requests.get(f"{self.url}/truth", timeout=10).json()
+
+    def measure(self, cell: Cell, engine: Vllm | None = None, **keys) -> tuple[measure.Measured, dict]:
         """The cell as measured, and what the server says of itself; measured again where the server was late."""
         settings = {"duration_s": 3, "settle_s": 0.2, "prefill_repeats": 1} | keys
         raw = {"servers": {"truth": {"engine": "vllm", "url": self.url}}, "measure": settings}
-        engine = self.engine
+        engine = engine or self.engine
+        engine.dialect = tokenizing.find_dialect(engine, {})
         task = measure.Task(cell, parse(raw).measure, engine, engine.facts().capacity)
         for _ in range(TRIES):
             requests.post(f"{self.url}/truth", timeout=10)
             seen = measure.run(task)
-            told = requests.get(f"{self.url}/truth", timeout=10).json()
+            told = self.told()
             if told["late_max_ms"] <= LATE_MS:
                 return seen, told
         raise AssertionError(f"the truth server was late by {told['late_max_ms']:.1f} ms, {TRIES} times in a row")
@@ -75,11 +84,12 @@ def serving(speedup: float, *options: str, tokens_per_event: int = 1) -> Iterato
     try:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
+            assert process.poll() is None, "the truth server ended"
             with contextlib.suppress(requests.RequestException):
                 requests.get(f"{url}/health", timeout=1)
                 break
             time.sleep(0.05)
-        yield Truth(url, truth_server.from_table(TABLE, speedup), tokens_per_event)
+        yield Truth(url, speeds.from_table(TABLE, speedup), tokens_per_event)
     finally:
         process.kill()
         process.wait()

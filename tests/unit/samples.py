@@ -23,6 +23,7 @@ def number(text: str) -> float | None:
 
 
 PLAN = {
+    "request_tokens": 12288,
     "kv_needed_tokens": 12288,
     "kv_capacity_tokens": 900_000,
     "max_context_tokens": 262144,
@@ -87,7 +88,12 @@ HEALTH = {
         "model": "nvidia/DeepSeek-V4.1-Flash-NVFP4", "quantization": "NVFP4+MXFP4+FP8", "backend": "cuda",
         "repository": "github.com/vllm-project/vllm", "parameters": None, "size_bytes": None,
     },
-    "capacity": {"kv_tokens": 900_000, "kv_source": "config", "max_context_tokens": 262144, "max_concurrency": None},
+    "capacity": {
+        "kv_tokens": 900_000, "kv_source": "config", "max_context_tokens": 262144, "max_concurrency": None, "ranks": 1,
+    },
+    "requests": {
+        "endpoint": "completions", "prompt": "ids", "limit_field": "max_tokens", "left_out": [], "sized_by": "server",
+    },
     "hardware": {
         "type": "Discrete GPU", "gpu": "RTX PRO 6000 Blackwell Server Edition", "gpu_count": 8,
         "vram": "768 GB (8 × 96 GB)", "cpu": None, "cores": None, "memory_gb": None, "os": "linux", "kernel": None,

@@ -61,7 +61,11 @@ def test_repeats_are_cells_of_their_own():
         ("measure/duration_s", -3, "measure.duration_s: -3 is less"),
         ("servers", {}, "servers: "),
         ("servers/../up", {"engine": "llama.cpp", "url": "http://x"}, "servers: "),
-        ("servers/a/engine", "tensorrt", "servers.a.engine: 'tensorrt' is not allowed; allowed: llama.cpp, vllm"),
+        (
+            "servers/a/engine",
+            "tensorrt",
+            "servers.a.engine: 'tensorrt' is not allowed; allowed: llama.cpp, openai, vllm",
+        ),
         ("servers/a/url", "http://user:pw@host", "servers.a.url: "),
     ],
 )

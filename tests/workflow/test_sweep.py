@@ -53,7 +53,7 @@ def test_figures_reconcile(finished):
         assert per_request == pytest.approx(figures["total_tok_s"], rel=0.02)
         assert figures["prompt_tokens"] == cell["context_tokens"]
         assert (figures["ttft_kind"], figures["token_source"]) == ("cold", "usage")
-        assert figures["cached_share"] * cell["context_tokens"] <= 1  # no more than the opening token, which all share
+        assert figures["cached_share"] * cell["context_tokens"] < 4  # the opening token, and a letter or two by chance
 
 
 def test_the_servers_own_count_agrees(finished):

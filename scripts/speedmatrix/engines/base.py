@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +13,13 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from speedmatrix import redact, sse
+from speedmatrix import redact, retry, sse
 from speedmatrix.cells import Capacity
 from speedmatrix.config import Server
+from speedmatrix.dialect import Dialect, Refusal
 
 TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 3600.0  # of a completion read to its end: a long prompt on a slow machine
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
@@ -32,20 +36,20 @@ class Facts:
 
 
 class Engine(ABC):
-    """One server, through its engine's eyes. Methods raise EngineError."""
+    """One server, through its engine's eyes. Methods raise EngineError; what the server does not tell is None."""
 
-    completions_path = "/v1/completions"
-
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, dialect: Dialect | None = None) -> None:
         self.server = server
+        self.dialect = dialect or Dialect()
         self._session = requests.Session()
         self._session.headers.update(server.headers)
+        self._model: str | None = None
         self._session.trust_env = False  # a proxy variable must not come between us and what we measure
 
     @property
     def completions_url(self) -> str:
         """Where completions are asked for."""
-        return self.server.url + self.completions_path
+        return self.server.url + self.dialect.path
 
     def healthy(self) -> bool:
         """Whether `/health` answers 200: the server can take requests. Never raises."""
@@ -59,50 +63,78 @@ class Engine(ABC):
     def facts(self) -> Facts:
         """What the server tells about itself, read anew."""
 
-    @abstractmethod
     def tokenize(self, text: str, with_special: bool) -> list[int]:
         """The server's own tokenizer; `with_special`: with the tokens it opens a prompt with."""
+        raise EngineError(f"{self.server.url} has no tokenizer to ask")
 
-    @abstractmethod
-    def requests_inside(self) -> int:
+    def requests_inside(self) -> int | None:
         """Requests that the server runs or queues at this moment."""
+        return None
 
-    @abstractmethod
     def requests_waiting(self) -> int | None:
-        """Requests that the server queues at this moment; None where it does not tell."""
+        """Requests that the server queues at this moment."""
+        return None
 
-    @abstractmethod
-    def generated_tokens(self) -> float | None:
-        """The server's own running count of generated tokens; None where it has none."""
-
-    @abstractmethod
     def requests_running(self) -> float | None:
-        """The server's gauge of running requests; None where it has none."""
+        """The server's gauge of running requests."""
+        return None
+
+    def generated_tokens(self) -> float | None:
+        """The server's own running count of generated tokens."""
+        return None
 
     def prefix_hits(self) -> float | None:
-        """The server's running count of prompt tokens found in its prefix cache; None where it has none."""
+        """The server's running count of prompt tokens found in its prefix cache."""
         return None
+
+    def preemptions(self) -> float | None:
+        """The server's running count of requests that it threw out to make room for others."""
+        return None
+
+    def optional_fields(self) -> dict[str, Any]:
+        """Fields of a request that make it measurable better, where the server takes them."""
+        return {"ignore_eos": True, "stream_options": {"include_usage": True}}
+
+    def body(self, prompt: list[int] | str, max_tokens: int, dialect: Dialect | None = None) -> dict[str, Any]:
+        """A streaming request that generates exactly `max_tokens` where the server can."""
+        return (dialect or self.dialect).body(self.model(), prompt, max_tokens, self.optional_fields())
+
+    def ask(self, dialect: Dialect, prompt: list[int] | str, extra: dict[str, Any]) -> Refusal | None:
+        """One small request in `dialect`, to its end; how it was refused, or None. `extra`: the config's own fields."""
+        try:
+            self._counted(self.body(prompt, 2, dialect) | extra, dialect)
+        except _Answered as answered:
+            if answered.status in (401, 403) or (answered.status >= 500 and answered.status != 501):
+                raise
+            return Refusal(answered.status, answered.said)
+        return None
+
+    def prompt_tokens(self, prompt: list[int] | str, extra: dict[str, Any]) -> int | None:
+        """How many tokens the server's usage says `prompt` has, by a request of one token."""
+        return self._counted(self.body(prompt, 1) | extra, self.dialect)
 
     def probe(self) -> None:
         """One request of one token, whatever comes of it: some gauges move only when a request is scheduled."""
         with contextlib.suppress(EngineError):
-            prompt = self.tokenize("a", True)
-            body = {"model": self.model(), "prompt": prompt, "max_tokens": 1}
-            self._call("POST", self.completions_path, body)
+            self.prompt_tokens("a" if self.dialect.prompt == "text" else self.tokenize("a", True), {})
 
-    def body(self, model: str, prompt: list[int], max_tokens: int) -> dict[str, Any]:
-        """A streaming request that generates exactly `max_tokens` where the engine can."""
-        return {
-            "model": model,
-            "prompt": prompt,
-            "max_tokens": max_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "ignore_eos": True,
-        }
+    def _counted(self, body: dict[str, Any], dialect: Dialect) -> int | None:
+        """Stream one request to its end; its prompt tokens, where usage tells."""
+        answer = self._patiently("POST", dialect.path, body)
+        told = None
+        try:
+            for event in _events(answer):
+                told = event.prompt_tokens or told
+        except sse.StreamError as error:
+            raise EngineError(str(error)) from None
+        return told
 
     def model(self) -> str:
-        """The served name: the config's, else the only one that the server lists."""
+        """The served name: the config's, else the only one that the server lists. Asked for once."""
+        self._model = self._model or self._find_model()
+        return self._model
+
+    def _find_model(self) -> str:
         names = [str(entry.get("id")) for entry in self._json("GET", "/v1/models").get("data", [])]
         wanted = self.server.model
         if wanted and wanted not in names:
@@ -117,21 +149,39 @@ class Engine(ABC):
     def with_config(self, facts: Facts) -> Facts:
         """`facts` with what the config states laid over what was detected."""
         stated = self.server.capacity
-        over = {key: value for key, value in vars(stated).items() if value not in (None, "unknown")}
+        over = {key: value for key, value in vars(stated).items() if value != getattr(Capacity(), key)}
         said = {key: redact.redact_text(v) if isinstance(v, str) else v for key, v in self.server.facts.items()}
         return Facts(facts.served | said, replace(facts.capacity, **over))
 
-    def _call(self, method: str, path: str, body: Any = None) -> requests.Response:
+    def _call(self, method: str, path: str, body: Any = None, timeout_s: float = TIMEOUT_S) -> requests.Response:
+        url = self.server.url + path
         try:
-            answer = self._session.request(method, self.server.url + path, json=body, timeout=TIMEOUT_S)
+            answer = self._request(method, url, body, timeout_s)
         except requests.RequestException as error:
-            raise EngineError(f"{self.server.url}{path} can't be reached: {_cause(error)}") from None
+            raise EngineError(f"{url} can't be reached: {_cause(error)}") from None
         if answer.status_code != 200:
             advice = ""
             if answer.status_code in (401, 403):
                 advice = f": name the variable that holds the key in servers.{self.server.name}.api_key_env"
-            raise EngineError(f"{self.server.url}{path} answered {answer.status_code} ({_said(answer)}){advice}")
+            raise _Answered(answer, f"{url} answered {answer.status_code} ({_said(answer)}){advice}")
         return answer
+
+    def _patiently(self, method: str, path: str, body: Any) -> requests.Response:
+        """A request for which a server that is busy (429, 503) is waited for."""
+        deadline = time.monotonic() + retry.PATIENCE_S
+        while True:
+            try:
+                return self._call(method, path, body, timeout_s=REQUEST_TIMEOUT_S)
+            except _Answered as answered:
+                if answered.status not in retry.BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(answered.retry_s)
+
+    def _request(self, method: str, url: str, body: Any, timeout_s: float) -> requests.Response:
+        try:
+            return self._session.request(method, url, json=body, timeout=timeout_s)
+        except requests.ConnectionError:  # a kept connection that the server has dropped meanwhile: on a new one
+            return self._session.request(method, url, json=body, timeout=timeout_s)
 
     def _json(self, method: str, path: str, body: Any = None) -> Any:
         answer = self._call(method, path, body)
@@ -140,23 +190,35 @@ class Engine(ABC):
         except ValueError:
             raise EngineError(f"{self.server.url}{path} answered something that is no JSON: {_said(answer)}") from None
 
-    def _metrics(self, path: str = "/metrics") -> dict[str, float]:
-        """Prometheus metrics by name, summed over their labels."""
-        totals: dict[str, float] = {}
-        for sample in self._samples(path):
-            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
-        return totals
+    def _metric(self, name: str) -> float | None:
+        """One Prometheus metric, summed over its labels (engines, ranks); None where the server has none."""
+        values = [sample.value for sample in self._samples() if sample.name == name]
+        return sum(values) if values else None
 
-    def _labels(self, name: str, path: str = "/metrics") -> list[dict[str, str]]:
+    def _labels(self, name: str) -> list[dict[str, str]]:
         """The labels of each sample of one metric: how engines tell settings."""
-        return [sample.labels for sample in self._samples(path) if sample.name == name]
+        return [sample.labels for sample in self._samples() if sample.name == name]
 
-    def _samples(self, path: str) -> list[Sample]:
+    def _samples(self) -> list[Sample]:
+        """All of /metrics; nothing where it is off, or where a proxy answers with something else."""
         try:
-            families = list(text_string_to_metric_families(self._call("GET", path).text))
-        except ValueError:
-            raise EngineError(f"{self.server.url}{path} is no page of Prometheus metrics") from None
+            families = list(text_string_to_metric_families(self._call("GET", "/metrics").text))
+        except (EngineError, ValueError):
+            return []
         return [sample for family in families for sample in family.samples]
+
+
+class _Answered(EngineError):
+    """The server answered, but not with 200."""
+
+    def __init__(self, answer: requests.Response, line: str) -> None:
+        super().__init__(line)
+        self.status, self.said = answer.status_code, _said(answer)
+        self.retry_s = retry.after_s(answer.headers.get("Retry-After"))
+
+
+def _events(answer: requests.Response) -> Iterator[sse.Event]:
+    return (sse.parse(data) for data in sse.Decoder().feed(answer.content) if data != sse.DONE)
 
 
 def _cause(error: requests.RequestException) -> str:

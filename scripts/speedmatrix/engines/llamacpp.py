@@ -39,36 +39,32 @@ class LlamaCpp(Engine):
         answer = self._json("POST", "/tokenize", {"content": text, "add_special": with_special, "parse_special": False})
         return [int(token) for token in answer["tokens"]]
 
-    def requests_inside(self) -> int:
-        """Slots that process, from /slots; and the deferred ones where /metrics is on."""
-        busy = sum(bool(slot.get("is_processing")) for slot in self._json("GET", "/slots"))
-        return busy + (self.requests_waiting() or 0)
+    def requests_inside(self) -> int | None:
+        """Slots that process, from /slots (which can be off); and the deferred ones where /metrics is on."""
+        try:
+            slots = self._json("GET", "/slots")
+        except EngineError:
+            return None
+        return sum(bool(slot.get("is_processing")) for slot in slots) + (self.requests_waiting() or 0)
 
     def requests_waiting(self) -> int | None:
-        """The gauge `requests_deferred`, where /metrics is on."""
-        deferred = self._metrics_or_nothing().get("llamacpp:requests_deferred")
+        """The gauge `requests_deferred`, where --metrics is on (it is off by default)."""
+        deferred = self._metric("llamacpp:requests_deferred")
         return None if deferred is None else int(deferred)
 
     def generated_tokens(self) -> float | None:
         """n_decode_total × n_busy_slots_per_decode: the predicted-tokens counter moves only when a request ends."""
-        counters = self._metrics_or_nothing()
-        calls = counters.get("llamacpp:n_decode_total")
-        busy = counters.get("llamacpp:n_busy_slots_per_decode")
+        counters = {sample.name: sample.value for sample in self._samples()}
+        calls, busy = counters.get("llamacpp:n_decode_total"), counters.get("llamacpp:n_busy_slots_per_decode")
         return None if calls is None or busy is None else calls * busy
 
     def requests_running(self) -> float | None:
         """The gauge `requests_processing`."""
-        return self._metrics_or_nothing().get("llamacpp:requests_processing")
+        return self._metric("llamacpp:requests_processing")
 
-    def body(self, model: str, prompt: list[int], max_tokens: int) -> dict[str, Any]:
+    def optional_fields(self) -> dict[str, Any]:
         """With timings on each event: a running count of tokens, prompt tokens, and the server's prefill time."""
-        return super().body(model, prompt, max_tokens) | {"timings_per_token": True}
-
-    def _metrics_or_nothing(self) -> dict[str, float]:
-        try:
-            return self._metrics()
-        except EngineError:  # --metrics is off by default
-            return {}
+        return super().optional_fields() | {"timings_per_token": True}
 
     def _meta(self, model: str) -> dict[str, Any]:
         entries = self._json("GET", "/v1/models").get("data", [])

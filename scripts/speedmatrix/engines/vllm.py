@@ -38,43 +38,51 @@ class Vllm(Engine):
         body = {"model": self.model(), "prompt": text, "add_special_tokens": with_special}
         return [int(token) for token in self._json("POST", "/tokenize", body)["tokens"]]
 
-    def requests_inside(self) -> int:
+    def requests_inside(self) -> int | None:
         """Running and waiting, summed over engines."""
-        gauges = self._metrics()
-        return int(gauges.get("vllm:num_requests_running", 0) + gauges.get("vllm:num_requests_waiting", 0))
+        running, waiting = self.requests_running(), self.requests_waiting()
+        return None if running is None or waiting is None else int(running) + waiting
 
     def requests_waiting(self) -> int | None:
         """The gauge num_requests_waiting, summed over engines."""
-        return int(self._metrics().get("vllm:num_requests_waiting", 0))
-
-    def generated_tokens(self) -> float | None:
-        """The counter generation_tokens_total, summed over engines."""
-        return self._metrics().get("vllm:generation_tokens_total")
+        waiting = self._metric("vllm:num_requests_waiting")
+        return None if waiting is None else int(waiting)
 
     def requests_running(self) -> float | None:
         """The gauge num_requests_running, summed over engines."""
-        return self._metrics().get("vllm:num_requests_running")
+        return self._metric("vllm:num_requests_running")
+
+    def generated_tokens(self) -> float | None:
+        """The counter generation_tokens_total, summed over engines."""
+        return self._metric("vllm:generation_tokens_total")
 
     def prefix_hits(self) -> float | None:
         """The counter prefix_cache_hits_total, summed over engines."""
-        return self._metrics().get("vllm:prefix_cache_hits_total")
+        return self._metric("vllm:prefix_cache_hits_total")
 
-    def body(self, model: str, prompt: list[int], max_tokens: int) -> dict[str, Any]:
+    def preemptions(self) -> float | None:
+        """The counter num_preemptions_total, summed over engines."""
+        return self._metric("vllm:num_preemptions_total")
+
+    def optional_fields(self) -> dict[str, Any]:
         """With usage on every event: a running count of tokens."""
         options = {"include_usage": True, "continuous_usage_stats": True}
-        return super().body(model, prompt, max_tokens) | {"stream_options": options}
+        return super().optional_fields() | {"stream_options": options}
 
     def _capacity(self, model: str) -> Capacity:
         """kv_cache_size_tokens first: blocks × block size is many times too much for hybrid models."""
         entries = self._json("GET", "/v1/models").get("data", [])
         limit = next((entry.get("max_model_len") for entry in entries if entry.get("id") == model), None)
         engines = self._labels("vllm:cache_config_info")
-        tokens = [int(labels["kv_cache_size_tokens"]) for labels in engines if _number(labels, "kv_cache_size_tokens")]
-        if tokens:
-            return Capacity(sum(tokens), limit, None, "kv_cache_size_tokens")
-        blocks = [(_number(labels, "num_gpu_blocks"), _number(labels, "block_size")) for labels in engines]
-        sizes = [count * size for count, size in blocks if count and size]
-        return Capacity(sum(sizes) or None, limit, None, "blocks × block size" if sizes else "unknown")
+        told = [_number(labels, "kv_cache_size_tokens") for labels in engines]
+        source = "kv_cache_size_tokens"
+        if not all(told):
+            blocks = [(_number(labels, "num_gpu_blocks"), _number(labels, "block_size")) for labels in engines]
+            told, source = [count * size if count and size else None for count, size in blocks], "blocks × block size"
+        sizes = [size for size in told if size]
+        if not sizes or len(sizes) < len(told):
+            return Capacity(None, limit, None, "unknown: /metrics does not tell")
+        return Capacity(sum(sizes), limit, None, source, ranks=len(sizes))
 
 
 def _number(labels: dict[str, str], name: str) -> int | None:

@@ -114,6 +114,32 @@ def _range(first: object, last: object, dash: str = "–") -> str:
     return str(first) if first == last else f"{first}{dash}{last}"
 
 
+def kv_capacity(capacity: dict[str, Any]) -> str:
+    """`900,000 tokens`, with its ranks; or that it is unknown, and what follows from that."""
+    if not capacity["kv_tokens"]:
+        return "unknown, so no cell was left out for it"
+    ranks = f" over {capacity['ranks']} data-parallel ranks" if capacity["ranks"] > 1 else ""
+    return f"{capacity['kv_tokens']:,} tokens{ranks}"
+
+
+def prompts(section: Any) -> str | None:
+    """`unique, seed 0, token ids`: what was sent, and what counted it."""
+    measured = [cell for cell in (section.decode or section.prefill) if cell["prompt"]]
+    if not measured:
+        return None
+    prompt = measured[0]["prompt"]
+    form = {"ids": "token ids", "text": "text", "chat": "chat messages"}[prompt["form"]]
+    by = {"server": "the server's tokenizer", "tokenizers": "a stated tokenizer", "usage": "the server's usage"}
+    return f"{prompt['kind']}, seed {prompt['seed']}, {form} sized by {by[prompt['sized_by']]}"
+
+
+def requests(health: dict[str, Any]) -> str | None:
+    """What the server refuses of a request; None where it takes all."""
+    told = health["requests"]
+    refused = [*told["left_out"], *(["max_tokens"] if told["limit_field"] != "max_tokens" else [])]
+    return f"without {', '.join(refused)}: the server refuses it" if refused else None
+
+
 def ttft_note(cells: list[dict[str, Any]]) -> str:
     """What the TTFT under the matrix is, by what was measured."""
     kinds = {cell["figures"]["ttft_kind"] for cell in cells if cell["figures"]}
@@ -136,8 +162,7 @@ def shortfall(cell: dict[str, Any]) -> str:
     if cell["status"] == "over_capacity":
         return f"needs {plan['kv_needed_tokens']:,} · has {plan['kv_capacity_tokens']:,}"
     if cell["status"] == "over_context":
-        needed = plan["kv_needed_tokens"] // cell["concurrency"]
-        return f"needs {needed:,} · limit {plan['max_context_tokens']:,}"
+        return f"needs {plan['request_tokens']:,} · limit {plan['max_context_tokens']:,}"
     return cell["reason"] or ""
 
 
