@@ -193,7 +193,8 @@ class Load:
     def _check_lateness(self) -> None:
         worst = max(self.result.lags_ns, default=0)
         if worst > LATE_LIMIT_NS:
-            raise LoadError(f"the measuring process was stopped or late by {worst / SECOND:.1f} s: measure again")
+            late = f"the measuring process was stopped or late by {worst / SECOND:.1f} s"
+            raise LoadError(f"{late}: measure again, from a machine that has a core for it")
 
 
 async def prefill(opener: Opener, repeats: int, timeout_s: float, clock: Clock = time.perf_counter_ns) -> list[Stream]:

@@ -13,8 +13,6 @@ import aiohttp
 from speedmatrix import retry, sse
 from speedmatrix.load import LoadError, Opener
 
-_READ_BUFFER = 2**20
-
 
 def session(headers: dict[str, str]) -> aiohttp.ClientSession:
     """A client session that reuses no connection and has no time limits of its own (lanes watch for stalls)."""
@@ -22,7 +20,6 @@ def session(headers: dict[str, str]) -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),
         headers={"Content-Type": "application/json", **headers},
-        read_bufsize=_READ_BUFFER,
         trace_configs=[_connected_trace()],
         auto_decompress=False,
     )
@@ -35,7 +32,7 @@ def _connected_trace() -> aiohttp.TraceConfig:
     async def connected(_session: Any, context: Any, _params: Any) -> None:
         context.trace_request_ctx()
 
-    config.on_connection_create_end.append(connected)
+    config.on_request_headers_sent.append(connected)
     return config
 
 

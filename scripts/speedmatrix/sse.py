@@ -79,7 +79,7 @@ class Event:
 def parse(data: bytes) -> Event:
     """What one event says. StreamError for an error object inside the stream and for what is no JSON object."""
     try:
-        raw = json.loads(data)
+        raw = json.loads(data.decode())  # from bytes, json would first guess at the encoding
     except ValueError:
         raise StreamError(f"an event of the stream is no JSON: {_shown(data)}") from None
     if not isinstance(raw, dict):
