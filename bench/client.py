@@ -1,18 +1,23 @@
 """What the measuring client itself costs and how true it stays: `PYTHONPATH=scripts python -m bench.client`.
 
 Measures a token source of known speed (bench/token_source.py) with the product's own path. The source has one core,
-the measuring process another.
+the measuring process another. `--vllm PATH` and `--aiperf PATH` (with `--tokenizer DIR`, any small tokenizer) put
+`vllm bench serve` and AIPerf beside it, each with as many requests as lanes and the tokens of the same window; their
+time between tokens is the median of TPOT and of the requests' inter-token latency.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,12 +105,98 @@ def ours(url: str, lanes: int, rate: float, duration_s: float = 5) -> Row:
     )
 
 
+@dataclass(frozen=True)
+class Load:
+    """What another tool is asked to put on the source: as many requests as lanes, each so many tokens long."""
+
+    url: str
+    lanes: int
+    tokens: int
+    tokenizer: str
+    directory: Path
+
+
+def theirs(tool: str, load: Load, rate: float, run: Callable[[Load], dict[str, float]]) -> Row:
+    """A row of another tool; `run` gives its tok_s, itl_ms and ttft_ms."""
+    step_ms = 1000 * load.lanes / rate
+    requests.post(f"{load.url}/speed", json={"step_ms": step_ms}, timeout=10)
+    told = run(load)
+    truth = requests.get(f"{load.url}/truth", timeout=10).json()
+    return Row(
+        tool=tool,
+        lanes=load.lanes,
+        true_tok_s=rate,
+        tok_s=told["tok_s"],
+        itl_error=told["itl_ms"] / step_ms - 1,
+        ttft_error_ms=told["ttft_ms"] - float(np.median(truth["ttft_ms"][-load.lanes :])),
+        cpu_us=None,
+        client_bound=None,
+        late_ms=truth["late_max_ms"],
+    )
+
+
+def vllm(program: str) -> Callable[[Load], dict[str, float]]:
+    """`vllm bench serve`."""
+
+    def run(load: Load) -> dict[str, float]:
+        lanes, name = str(load.lanes), "vllm.json"
+        command = [program, "bench", "serve", "--backend", "openai", "--base-url", load.url, "--model", "truth"]
+        command += ["--tokenizer", load.tokenizer, "--dataset-name", "random", "--random-input-len", "16"]
+        command += ["--random-output-len", str(load.tokens), "--num-prompts", lanes, "--max-concurrency", lanes]
+        command += ["--ignore-eos", "--save-result", "--result-dir", str(load.directory), "--result-filename", name]
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
+        told = json.loads((load.directory / name).read_text())
+        return {
+            "tok_s": told["output_throughput"],
+            "itl_ms": told["median_tpot_ms"],
+            "ttft_ms": told["median_ttft_ms"],
+        }
+
+    return run
+
+
+def aiperf(program: str) -> Callable[[Load], dict[str, float]]:
+    """AIPerf, with the server's token counts."""
+
+    def run(load: Load) -> dict[str, float]:
+        lanes = str(load.lanes)
+        command = [program, "profile", "-m", "truth", "--url", load.url, "--endpoint-type", "completions"]
+        command += ["--streaming", "--concurrency", lanes, "--request-count", lanes, "--isl", "16"]
+        command += ["--osl", str(load.tokens), "--tokenizer", load.tokenizer, "--use-server-token-count"]
+        command += ["--extra-inputs", "ignore_eos:true", "--ui", "none", "--artifact-dir", str(load.directory)]
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
+        told = json.loads((load.directory / "profile_export_aiperf.json").read_text())
+        return {
+            "tok_s": told["output_token_throughput"]["avg"],
+            "itl_ms": told["inter_token_latency"]["p50"],
+            "ttft_ms": told["time_to_first_token"]["p50"],
+        }
+
+    return run
+
+
 def main() -> None:
-    print("tool          lanes     truth     taken  ITL error  TTFT error  CPU/token  source late")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vllm", help="the vllm program")
+    parser.add_argument("--aiperf", help="the aiperf program")
+    parser.add_argument("--tokenizer", help="a directory with a tokenizer, for the other tools")
+    parser.add_argument("--lanes", type=int, nargs="+", default=LANES)
+    parser.add_argument("--rates", type=int, nargs="+", default=RATES)
+    given = parser.parse_args()
+    others = {"vllm bench": (vllm, given.vllm), "aiperf": (aiperf, given.aiperf)}
+    print("tool           lanes     truth     taken ITL error TTFT error CPU/token source late")
     with source() as url:
-        for lanes in LANES:
-            for rate in RATES:
+        for lanes in given.lanes:
+            for rate in given.rates:
                 print(ours(url, lanes, rate), flush=True)
+                for tool, (make, program) in others.items():
+                    if program:
+                        with tempfile.TemporaryDirectory() as directory:
+                            load = Load(url, lanes, round(5 * rate / lanes), given.tokenizer, Path(directory))
+                            print(theirs(tool, load, rate, make(program)), flush=True)
+    for tool, (_, program) in others.items():
+        if not program:
+            print(f"{tool}: not given, not measured")
 
 
 if __name__ == "__main__":

@@ -23,28 +23,25 @@ _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encodin
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def rendered(number: int, last: bool = False) -> bytes:
+def rendered(number: int, usage: bool, finish: str | None = None) -> bytes:
     """Token `number`'s event as vLLM words it, as one chunk of the answer."""
     word = "".join(random.Random(number).choices(_LETTERS, k=4))
-    event = {
-        "id": "cmpl-5f3a1c2b9d8e4f60a7b1c2d3e4f50617",
-        "object": "text_completion",
-        "created": 1764547200,
-        "model": "truth",
-        "choices": [
-            {
-                "index": 0,
-                "text": f" {word}",
-                "logprobs": None,
-                "finish_reason": "length" if last else None,
-                "stop_reason": None,
-                "token_ids": None,
-            }
-        ],
-        "usage": {"prompt_tokens": 16, "total_tokens": 16 + number, "completion_tokens": number},
-    }
-    data = b"data: " + json.dumps(event).encode() + b"\n\n" + (b"data: [DONE]\n\n" if last else b"")
-    return b"%x\r\n%s\r\n" % (len(data), data) + (b"0\r\n\r\n" if last else b"")
+    choice = {"index": 0, "text": f" {word}", "logprobs": None, "finish_reason": finish, "stop_reason": None}
+    told = {"prompt_tokens": 16, "total_tokens": 16 + number, "completion_tokens": number}
+    return _chunk({"choices": [choice]} | ({"usage": told} if usage else {}))
+
+
+def ending(number: int) -> bytes:
+    """What follows the last of `number` tokens: usage in an event of its own, and the answer's end."""
+    told = {"prompt_tokens": 16, "total_tokens": 16 + number, "completion_tokens": number}
+    done = b"data: [DONE]\n\n"
+    return _chunk({"choices": [], "usage": told}) + b"%x\r\n%s\r\n0\r\n\r\n" % (len(done), done)
+
+
+def _chunk(event: dict[str, Any]) -> bytes:
+    head = {"id": "cmpl-5f3a1c2b9d8e4f60a7b1c2d3", "object": "text_completion", "created": 1764547200, "model": "truth"}
+    data = b"data: " + json.dumps(head | event).encode() + b"\n\n"
+    return b"%x\r\n%s\r\n" % (len(data), data)
 
 
 @dataclass
@@ -56,6 +53,7 @@ class Connection:
     asked_at: float | None = None
     sent: int = 0
     limit: int = 0
+    usage: bool = False
     pending: bytes = b""
 
 
@@ -71,7 +69,7 @@ class Source:
     sent: int = 0
 
     def __post_init__(self) -> None:
-        self.events = [rendered(number) for number in range(MOST_TOKENS)]
+        self.events = [[rendered(number, usage) for number in range(MOST_TOKENS)] for usage in (False, True)]
         self.selector = selectors.DefaultSelector()
         self.listener = socket.create_server(("127.0.0.1", self.port), backlog=1024)
         self.listener.setblocking(False)
@@ -96,9 +94,9 @@ class Source:
         over = False
         for one in self.streams:
             one.sent += 1
-            data = self.events[one.sent % MOST_TOKENS]
+            data = self.events[one.usage][one.sent % MOST_TOKENS]
             if one.sent >= one.limit:
-                data, over = rendered(one.sent, last=True), True
+                data, over = rendered(one.sent, one.usage, "length") + ending(one.sent), True
             if one.pending:
                 data = one.pending + data
             try:
@@ -144,12 +142,14 @@ class Source:
 
     def _answer(self, one: Connection, method: str, path: str, body: bytes) -> None:
         if path == "/v1/completions":
-            limit = json.loads(body)["max_tokens"]
+            asked = json.loads(body)
+            one.limit = asked.get("max_tokens") or asked["max_completion_tokens"]
+            one.usage = bool((asked.get("stream_options") or {}).get("continuous_usage_stats"))
             one.socket.send(_HEAD)
-            if limit <= 2:  # a small request that is not measured: answered at once
-                one.socket.send(rendered(limit, last=True))
+            if one.limit <= 2:  # a small request that is not measured: answered at once
+                one.socket.send(rendered(one.limit, one.usage, "length") + ending(one.limit))
                 return
-            one.asked_at, one.limit, one.sent = time.perf_counter(), limit, 0
+            one.asked_at, one.sent = time.perf_counter(), 0
             self.streams.append(one)
             return
         told: Any = {}
