@@ -77,12 +77,15 @@ def cell_schema() -> jsonschema.Draft202012Validator:
 
 
 def read_cell(path: Path) -> dict[str, Any]:
-    """A cell's JSON, valid against its schema. StoreError with one line otherwise."""
+    """A cell's JSON, valid against its schema and of the cell that its path names. StoreError with one line otherwise."""
     raw = read_json(path)
     error = next(iter(cell_schema().iter_errors(raw)), None)
     if error is not None:
         where = ".".join(map(str, error.absolute_path)) or "the file"
         raise StoreError(f"{path} is no valid cell ({where}: {error.message[:120]}): delete it and run again")
+    own = Cell(*(raw[key] for key in ("server", "phase", "context_tokens", "concurrency", "repeat"))).path
+    if path.parts[-2:] != Path(own).parts[-2:]:
+        raise StoreError(f"{path} holds another cell ({own}): delete it and run again")
     return dict(raw)
 
 

@@ -69,6 +69,26 @@ def test_a_broken_cell_is_named(tmp_path):
         assert "\n" not in str(caught.value)
 
 
+def test_a_cell_at_another_cells_place_is_refused(tmp_path):
+    (tmp_path / "vllm").mkdir()
+    right = tmp_path / "vllm/decode-8K-x1.json"
+    store.write_json(right, samples.cell())
+    assert merge.read_cells([right]) == [samples.cell()]
+    for place in (
+        "vllm/decode-8K-x2",
+        "vllm/decode-4K-x1",
+        "vllm/decode-8K-x1.r2",
+        "vllm/prefill-8K",
+        "b/decode-8K-x1",
+    ):
+        wrong = tmp_path / f"{place}.json"
+        store.write_json(wrong, samples.cell())
+        with pytest.raises(store.StoreError) as caught:
+            merge.read_cells([wrong])
+        held = "results/cells/vllm/decode-8K-x1.json"
+        assert str(caught.value) == f"{wrong} holds another cell ({held}): delete it and run again"
+
+
 def test_samples_are_cells_by_the_schema():
     for cell in samples.seed_cells():
         assert list(store.cell_schema().iter_errors(cell)) == []
