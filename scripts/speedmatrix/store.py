@@ -71,27 +71,34 @@ def _cause(error: OSError | ValueError) -> str:
 
 
 @cache
-def cell_schema() -> jsonschema.Draft202012Validator:
-    """The validator of cell JSONs."""
-    return jsonschema.Draft202012Validator(json.loads((SCHEMAS / "cell.schema.json").read_text(encoding="utf-8")))
+def schema(kind: str) -> jsonschema.Draft202012Validator:
+    """The validator of JSONs of a kind: cell, launch, health."""
+    return jsonschema.Draft202012Validator(json.loads((SCHEMAS / f"{kind}.schema.json").read_text(encoding="utf-8")))
+
+
+def read_valid(path: Path, kind: str) -> dict[str, Any]:
+    """A JSON of a kind, valid by its schema. StoreError with one line otherwise."""
+    raw = read_json(path)
+    error = next(iter(schema(kind).iter_errors(raw)), None)
+    if error is not None:
+        where = ".".join(map(str, error.absolute_path)) or "the file"
+        said = error.message if len(error.message) <= 120 else f"{error.validator} is not met"
+        raise StoreError(f"{path} is no valid {kind} file ({where}: {said}): delete it and run again")
+    return dict(raw)
 
 
 def read_cell(path: Path) -> dict[str, Any]:
-    """A cell's JSON, valid against its schema and of the cell that its path names. StoreError with one line otherwise."""
-    raw = read_json(path)
-    error = next(iter(cell_schema().iter_errors(raw)), None)
-    if error is not None:
-        where = ".".join(map(str, error.absolute_path)) or "the file"
-        raise StoreError(f"{path} is no valid cell ({where}: {error.message[:120]}): delete it and run again")
+    """A cell's JSON, valid by its schema and of the cell that its path names. StoreError with one line otherwise."""
+    raw = read_valid(path, "cell")
     own = Cell(*(raw[key] for key in ("server", "phase", "context_tokens", "concurrency", "repeat"))).path
     if path.parts[-2:] != Path(own).parts[-2:]:
         raise StoreError(f"{path} holds another cell ({own}): delete it and run again")
-    return dict(raw)
+    return raw
 
 
 def write_cell(cell: Cell, result: dict[str, Any]) -> None:
     """Write a cell's JSON, first into results/history, where every attempt stays, then into its place."""
-    error = next(iter(cell_schema().iter_errors(result)), None)
+    error = next(iter(schema("cell").iter_errors(result)), None)
     if error is not None:
         raise StoreError(f"{cell.name}: a result that its own schema refuses: {error.message[:200]}")
     write_json(history_path(cell), result)

@@ -91,7 +91,7 @@ def test_a_cell_at_another_cells_place_is_refused(tmp_path):
 
 def test_samples_are_cells_by_the_schema():
     for cell in samples.seed_cells():
-        assert list(store.cell_schema().iter_errors(cell)) == []
+        assert list(store.schema("cell").iter_errors(cell)) == []
 
 
 @pytest.mark.parametrize("name", charts.CHARTS)
