@@ -177,7 +177,9 @@ def load(files: list[str], overrides: Mapping[str, Any]) -> dict[str, Any]:
     raw: dict[str, Any] = {}
     for name in files:
         raw = configfile.merged(raw, configfile.load(Path(name)))
-    return configfile.merged(raw, overrides)
+    raw = configfile.merged(raw, overrides)
+    configfile.refuse_odd(raw)
+    return raw
 
 
 def from_environment() -> Config:
