@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import socket
 
 import pytest
 
@@ -177,6 +178,29 @@ def test_a_server_is_measured_by_one_sweep_at_a_time():
         with store.sole_use(url + "2"):
             pass
     with store.sole_use(url):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        *((f"http://{host}:8000", "localhost:8000") for host in ("localhost", "127.0.0.1", "[::1]", "LOCALHOST")),
+        *((f"http://{host}:8000", "localhost:8000") for host in ("127.0.1.1", "0.0.0.0", socket.gethostname())),
+        ("http://127.0.0.1", "localhost:80"),
+        ("https://127.0.0.1/", "localhost:443"),
+        ("http://127.0.0.1:80/v1/", "localhost:80"),
+        ("http://127.0.0.1:8000/gateway/", "localhost:8000/gateway"),
+        ("http://192.0.2.1:8000", "192.0.2.1:8000"),
+        ("http://No-Such-Host.invalid.:8000", "no-such-host.invalid:8000"),
+    ],
+)
+def test_a_servers_spellings_are_one(url, key):
+    assert store.server_key(url) == key
+
+
+def test_no_two_sweeps_measure_one_server_under_two_names():
+    one, other = "http://localhost:9/of-this-test", "http://127.0.0.1:9/of-this-test/"
+    with store.sole_use(one), pytest.raises(store.Occupied), store.sole_use(other):
         pass
 
 
