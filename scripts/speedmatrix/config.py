@@ -50,6 +50,11 @@ class Server:
         return _digest([self.engine, self.url, self.model, what])
 
     @property
+    def stated(self) -> str:
+        """12 hex digits that change with anything that the config says of the server and that health.json repeats."""
+        return _digest([asdict(self.capacity), self.facts, self.hardware])
+
+    @property
     def headers(self) -> dict[str, str]:
         """The request headers that carry the key. ConfigError where the variable is not set."""
         if not self.api_key_env:
