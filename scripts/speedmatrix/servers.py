@@ -139,7 +139,8 @@ def read_facts(engine: Engine) -> Facts:
 
 
 def _hardware(server: Server) -> dict[str, Any]:
-    return hardware.this_host() if server.hardware is None else server.hardware | {"stated": True}
+    here = hardware.this_host()
+    return here if server.hardware is None else dict.fromkeys(here) | server.hardware | {"stated": True}
 
 
 def _launch_command(server: Server) -> str | None:

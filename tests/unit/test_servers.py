@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from speedmatrix import servers, store, sweep
-from speedmatrix.config import parse
+from speedmatrix import page, servers, store, sweep
+from speedmatrix.cells import Capacity
+from speedmatrix.config import Server, parse
+from speedmatrix.engines import Facts
 from tests.unit import samples
 
 CONFIG = parse(
@@ -68,6 +70,31 @@ def test_what_is_whole_is_read():
     for whole in (samples.HEALTH, failed):
         store.write_json(path, whole)
         assert servers.known_facts(SERVER) == whole
+
+
+class Answering:
+    """An engine that tells what a server would."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    def healthy(self) -> bool:
+        return True
+
+    def facts(self) -> Facts:
+        return Facts(dict.fromkeys(["version", "model", "quantization", *samples.HEALTH["facts"]]), Capacity())
+
+
+@pytest.mark.parametrize("stated", [{"gpu": "H100", "gpu_count": 8}, {"gpu": "H100", "gpu_count": "8"}, {"note": True}])
+def test_hardware_that_is_stated_in_part_is_shown(stated, monkeypatch):
+    monkeypatch.setattr(servers, "engine_for", Answering)
+    config = parse({"servers": {"vllm": {"engine": "vllm", "url": "http://127.0.0.1:9", "hardware": stated}}})
+    folder = servers.launch_dir(config.servers["vllm"])
+    servers.launch(config, "vllm", folder / "launch.json")
+    servers.health(config, "vllm", folder / "launch.json", folder / "health.json")
+    health = servers.known_facts(config.servers["vllm"])
+    text = page.render(page.PageInput([samples.cell()], {"vllm": health}, {}, 1))
+    assert "stated in the config" in text and ("on H100 ×8" in text) == ("gpu" in stated)
 
 
 def test_a_launch_that_failed_is_handed_on():

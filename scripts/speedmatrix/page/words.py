@@ -88,7 +88,7 @@ def title(healths: dict[str, dict[str, Any]]) -> str:
 def _model_on_hardware(name: str, health: dict[str, Any]) -> str:
     facts, machine = health.get("facts") or {}, health.get("hardware") or {}
     where = machine.get("gpu") or machine.get("cpu")
-    many = f" ×{machine['gpu_count']}" if (machine.get("gpu_count") or 0) > 1 else ""
+    many = f" ×{machine['gpu_count']}" if str(machine.get("gpu_count") or 1) != "1" else ""
     return f"{facts.get('model') or name} on {where}{many}" if where else str(facts.get("model") or name)
 
 
