@@ -30,5 +30,7 @@ rule health:
         "../envs/measure.yaml"
     resources:
         measuring=1,
+    params:
+        stated=lambda wildcards: SWEEP.servers[wildcards.server].stated,
     script:
         "../scripts/health.py"

@@ -51,6 +51,11 @@ class Server:
         return _digest([self.engine, self.url, self.model, what])
 
     @property
+    def stated(self) -> str:
+        """12 hex digits that change with anything that the config says of the server and that health.json repeats."""
+        return _digest([asdict(self.capacity), self.facts, self.hardware, self.tokenizer])
+
+    @property
     def headers(self) -> dict[str, str]:
         """The request headers that carry the key. ConfigError where the variable is not set."""
         if not self.api_key_env:
@@ -120,12 +125,11 @@ class Config:
         config says in free words is in it as a hash, since Snakemake keeps params and a secret may stand there.
         """
         server = self.servers[cell.server]
-        in_words = _digest([server.facts, server.hardware, server.tokenizer])
         return canonical(
             {
                 "cell": asdict(cell),
                 "method": METHOD,
-                "server": [server.digest, asdict(server.capacity), in_words],
+                "server": [server.digest, server.stated],
                 "measure": self.measure.used_by(cell.phase),
                 "failed_attempts": failed_attempts(cell),
             }
@@ -179,7 +183,9 @@ def load(files: list[str], overrides: Mapping[str, Any]) -> dict[str, Any]:
     raw: dict[str, Any] = {}
     for name in files:
         raw = configfile.merged(raw, configfile.load(Path(name)))
-    return configfile.merged(raw, overrides)
+    raw = configfile.merged(raw, overrides)
+    configfile.refuse_odd(raw)
+    return raw
 
 
 def from_environment() -> Config:

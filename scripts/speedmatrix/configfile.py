@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import yaml
 
+from speedmatrix import redact
+
 SCHEMAS = Path(__file__).parents[2] / "config" / "schemas"
+_MAX_DEPTH = 20
+# JSON Schema takes 512.0 for an integer; a number of tokens or of lanes that is written so is refused instead.
+_Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
+    jsonschema.Draft202012Validator,
+    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
+    ),
+)
 
 
 class ConfigError(Exception):
@@ -23,7 +35,9 @@ def load(path: Path) -> dict[str, Any]:
         raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start} is no UTF-8; allowed: YAML in UTF-8") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: 2026-13-45, which looks like a date
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: a mapping with the key `servers` is expected")
@@ -50,6 +64,27 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def refuse_odd(value: Any, *place: str) -> None:
+    """Raise ConfigError for what YAML can hold and JSON can't: such a value would only be noticed in mid-sweep."""
+    where = ".".join(place) or "config"
+    if isinstance(value, Mapping) and len(place) < _MAX_DEPTH:
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ConfigError(
+                    f"{where}: the key {key!r} is no text; allowed: text, in quotes where needed ('{key}')"
+                )
+            refuse_odd(item, *place, key)
+    elif isinstance(value, list) and len(place) < _MAX_DEPTH:
+        for index, item in enumerate(value):
+            refuse_odd(item, *place, str(index))
+    elif isinstance(value, Mapping | list):
+        raise ConfigError(f"{'.'.join(place[:3])}: nested too deep; allowed: {_MAX_DEPTH} levels")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: {value} can't be used; allowed: finite numbers")
+    elif not (value is None or isinstance(value, str | int | float)):
+        raise ConfigError(f"{where}: a {type(value).__name__} can't be used; allowed: texts (in quotes) and numbers")
+
+
 def typed(value: Any) -> Any:
     """`value` with each text that is a YAML number, boolean or null as that: `--config` hands over text alone."""
     if isinstance(value, Mapping):
@@ -68,11 +103,27 @@ def typed(value: Any) -> Any:
 def checked(raw: dict[str, Any]) -> dict[str, Any]:
     """`raw` with the schema's defaults filled in. Raises ConfigError for the first thing that is wrong."""
     schema = json.loads((SCHEMAS / "config.schema.json").read_text(encoding="utf-8"))
-    found = jsonschema.Draft202012Validator(schema).iter_errors(raw)
+    found = _Validator(schema).iter_errors(raw)
     errors = sorted(found, key=lambda error: [str(part) for part in error.absolute_path])
     if errors:
         raise ConfigError(_one_line(errors[0]))
+    for name, server in raw["servers"].items():
+        if wrong := _wrong_in_url(server["url"]):
+            raise ConfigError(f"servers.{name}.url: {server['url']!r} {wrong}; allowed: http://host:port")
     return dict(_with_defaults(raw, schema, schema))
+
+
+def _wrong_in_url(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        return f"is no URL ({error})"
+    if not parts.hostname:
+        return "names no host"
+    if parts.query or parts.fragment:
+        return "is more than a server's address"
+    return "has port 0" if port == 0 else None
 
 
 def _one_line(error: jsonschema.ValidationError) -> str:
@@ -95,15 +146,21 @@ def _one_line(error: jsonschema.ValidationError) -> str:
         return f"{where}: {error.instance!r} is no size; allowed: a whole number of tokens, or one with K (8K = 8192)"
     if error.validator == "uniqueItems":
         return f"{where}: the same value stands twice"
-    return f"{where}: {str(error.message)[:200]}"
+    message = error.message.replace(repr(instance), "this value") if _may_hold_secret(error) else error.message
+    return f"{where}: {message[:200]}"
 
 
 def _pattern_hint(error: jsonschema.ValidationError) -> str:
     schema: Any = error.schema
     what = str(schema.get("description") or "names are lower-case letters, digits, . and -")
-    # A name that does not look like one may be the key itself: it is not repeated.
-    shown = "" if "api_key_env" in error.absolute_path else f"{error.instance!r} does not fit: "
+    shown = "" if _may_hold_secret(error) else f"{error.instance!r} does not fit: "
     return f"{shown}{what}"
+
+
+def _may_hold_secret(error: jsonschema.ValidationError) -> bool:
+    """Whether the wrong value may be or hold a key or a password, so that it is not repeated."""
+    place = error.absolute_path
+    return bool({"launch", "url"} & set(place)) or any(redact.is_secret_name(str(part)) for part in place)
 
 
 def _with_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:

@@ -4,61 +4,67 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 MARK = "<redacted>"
-_SECRET_SEGMENTS = frozenset(
-    [
-        "key",
-        "token",
-        "secret",
-        "password",
-        "passwd",
-        "passphrase",
-        "pwd",
-        "credential",
-        "credentials",
-        "auth",
-        "authorization",
-        "apikey",
-        "bearer",
-    ]
+_SECRET_SEGMENT = re.compile(
+    r"key|auth|authorization|bearer|credentials?|pwd|hft|.*(?:apikey|token|secret|password|passwd|passphrase)"
 )
+_SECRET_LAST_SEGMENT = re.compile(r"pat|(?!bypass|compass).*pass")
 _NOT_SECRET = frozenset(["sort-key", "key-value", "pwd", "oldpwd", "ssh_auth_sock"])
-# A name and what leads to its value: `--api-key `, `--api-key=`, `HF_TOKEN=`, `"api_key": `. Values are matched apart,
-# so that a name that is no secret takes nothing with it (`--flag --api-key x`, `sh -c 'serve --api-key x'`).
-_NAME = re.compile(
-    r"""(?<![\w-]) (?: (?P<option> --?[A-Za-z][\w.-]* ) (?: = | \s+ )
-                    | (?P<variable> [A-Za-z_]\w* ) (?: = | ["']\s*:\s* ) )""",
-    re.VERBOSE,
+# Options of a secret's name that often stand alone: what follows is their value only if it is no option.
+_FLAG = re.compile(r"--?(?:auth|(?:no|use|with|enable|disable|require)-.*)")
+
+# Shell words, quotes and all. A quote that is never closed runs to the end, so that nothing behind it is shown; an
+# escaped one opens a word of the line inside; a backslash at a line's end stands between words.
+_QUOTED = re.compile(
+    r"""(')([^']*)('|\Z) | (")((?:\\.|[^"\\])*)("|\Z) | (\\")((?:(?!\\").)*)(\\") | \\.""", re.VERBOSE | re.S
 )
-_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[^\s'\"]+")
-_HEADER = re.compile(
-    r"(?P<head>[\"']?(?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic|token)?\s*)(?P<value>[^\s\"',;]+)",
+_WORD = re.compile(rf"(?!\\\n)(?: {_QUOTED.pattern} | \$\([^()]*\) | `[^`]*` | [^\s'\"\\] )+", re.VERBOSE | re.S)
+_OPTION, _VARIABLE, _HEADER_NAME = r"--?[A-Za-z][\w.-]*", r"[A-Za-z_]\w*", r"[A-Za-z][\w-]*"
+_ASSIGNED = re.compile(rf"(?<![\w-])({_OPTION}|{_VARIABLE})=")
+_HEADER = re.compile(rf"(?:-H|--header=)?({_HEADER_NAME})\s*:\s*(?:(?:bearer|basic|token)\s+)?(?=\S)", re.I)
+
+# The same in text that is no command, where quotes may be apostrophes: names and what leads to their values.
+_NAME = re.compile(
+    rf"(?<![\w-])(?:(?P<option>{_OPTION})(?:=|(?:\\\n|\s)+)|(?P<variable>{_VARIABLE})(?:=|\\*[\"']\s*:\s*))"
+)
+_VALUE = re.compile(r"'[^']*'|\\*\"[^\"]*\"|\[[^\]]*\]|[^\s'\"]+")
+_HEADER_IN_TEXT = re.compile(
+    r"(?<![\w.-])(?P<head>(?P<name>authorization|[A-Za-z]+(?:-[A-Za-z]+)+)[\"']?\s*[:=]\s*[\"']?"
+    r"(?:(?:bearer|basic|token)\s+)?)(?P<value>[^\s\"',;]+)",
     re.I,
 )
 _BEARER = re.compile(r"(?P<head>\bbearer\s+)(?P<value>[\w.~+/=-]{6,})", re.I)
-_URL_USER = re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://)(?P<value>[^/\s@'\"]+)@", re.I)
+# A password may hold / and @, so that with a colon everything to the last @ belongs to it.
+_URL_USER = re.compile(
+    r"(?P<head>\b[a-z][a-z0-9+.-]{0,20}://)(?:[^/\s@'\":]{0,256}:[^\s'\"]{0,4096}|[^/\s@'\"]+)@", re.I
+)
 _KNOWN_SHAPES = re.compile(r"\b(?:sk-[\w-]{8,}|hf_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{8,})")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an option or variable of this name holds a secret: by whole segments of the name.
+    """Whether an option, variable or header of this name holds a secret: by whole segments of the name.
 
-    HF_TOKEN and --api-key do; MAX_TOKENS, --tokenizer and --max-num-batched-tokens do not.
+    HF_TOKEN, --api-key and PGPASSWORD do; MAX_TOKENS, --tokenizer, --pass-through and --max-num-batched-tokens do not.
     """
     plain = name.lstrip("-")
     if plain.lower() in _NOT_SECRET:
         return False
     words = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", plain).lower()
-    return any(segment in _SECRET_SEGMENTS for segment in re.split(r"[^a-z0-9]+", words))
+    segments = [segment for segment in re.split(r"[^a-z0-9]+", words) if segment]
+    return any(map(_SECRET_SEGMENT.fullmatch, segments)) or bool(
+        segments and _SECRET_LAST_SEGMENT.fullmatch(segments[-1])
+    )
 
 
 def redact_command(command: str | Iterable[str]) -> str:
     """A command as one printable shell line, without secrets and with the home directory as $HOME."""
-    line = command if isinstance(command, str) else shlex.join(command)
-    return redact_text(line)
+    if isinstance(command, str):
+        return redact_text(command)
+    # Before the list is joined: its elements tell exactly where a value begins and ends.
+    return redact_text(" ".join(map(_quoted, _hide_arguments(list(command), _argument))))
 
 
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
@@ -66,12 +72,68 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in sorted(set(secrets), key=len, reverse=True):
         if len(secret) >= 4:
             text = text.replace(secret, MARK)
-    text = _hide_named(text)
-    text = _HEADER.sub(rf"\g<head>{MARK}", text)
+    text = _hide_named(_line(text))
+    text = _HEADER_IN_TEXT.sub(_hidden_header, text)
     text = _BEARER.sub(rf"\g<head>{MARK}", text)
     text = _URL_USER.sub(rf"\g<head>{MARK}@", text)
     text = _KNOWN_SHAPES.sub(MARK, text)
     return _without_home(text)
+
+
+def _line(text: str) -> str:
+    """A shell line with its secrets hidden, everything else as it was."""
+    shown, place = [], 0
+    words = list(_WORD.finditer(text))
+    for word, hidden in zip(words, _hide_arguments([word[0] for word in words], _word), strict=True):
+        shown += [text[place : word.start()], hidden]
+        place = word.end()
+    return "".join(shown) + text[place:]
+
+
+def _hide_arguments(words: list[str], within: Callable[[str, bool], str]) -> list[str]:
+    """`words` with each that is a secret option's value hidden, the others by `within(word, is it a shell's line)`."""
+    shown, before = [], ""
+    for word in words:
+        plain = re.sub(r"\\\n|['\"\\]", "", word)
+        named = bool(re.fullmatch(_OPTION, before)) and is_secret_name(before)
+        is_value = named and not (plain.startswith("-") and _FLAG.fullmatch(before))
+        shown.append(MARK if is_value else within(word, bool(re.fullmatch(r"-\w*c", before))))
+        before = plain
+    return shown
+
+
+def _argument(text: str, is_line: bool = False) -> str:
+    """An argument as its program gets it, with its secrets hidden."""
+    return _line(text) if is_line else _named(text) or _line(text)
+
+
+def _word(word: str, is_line: bool = False) -> str:
+    """A word of a shell line, quotes and all, with its secrets hidden."""
+
+    def inside(quoted: re.Match[str]) -> str:
+        opening, argument, closing = [part for part in quoted.groups() if part is not None] or ["", "", quoted[0]]
+        return opening + _argument(argument, is_line) + closing
+
+    return _named(word) or _QUOTED.sub(inside, word)
+
+
+def _named(text: str) -> str | None:
+    """`text` with all hidden that follows a secret name at its start: `--key=…`, `--env=KEY=…`, `X-Api-Key: …`."""
+    header = _HEADER.match(text)
+    if header and is_secret_name(header[1]):
+        return header[0] + MARK
+    for match in _ASSIGNED.finditer(text):
+        if re.search(r"[\s'\"]", text[: match.start()]):
+            break
+        if is_secret_name(match[1]) and match.end() < len(text):
+            return text[: match.end()] + MARK
+    return None
+
+
+def _quoted(argument: str) -> str:
+    """The argument as a shell needs it, the mark itself unquoted where nothing else needs quotes."""
+    bare = argument.replace(MARK, "x")
+    return argument if shlex.quote(bare) == bare else shlex.quote(argument)
 
 
 def _hide_named(text: str) -> str:
@@ -86,6 +148,10 @@ def _hide_named(text: str) -> str:
             parts.append(MARK)
             place = value.end()
     return "".join(parts) + text[place:]
+
+
+def _hidden_header(match: re.Match[str]) -> str:
+    return match["head"] + MARK if is_secret_name(match["name"]) else match[0]
 
 
 def _without_home(text: str) -> str:

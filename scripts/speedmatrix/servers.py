@@ -93,7 +93,7 @@ def bring_up(server: Server) -> ServerState | None:
 
 def health(config: Config, name: str, launched: Path, output: Path) -> None:
     """Read the server's facts and write health.json; with a launch that failed, its error instead."""
-    server, record = config.servers[name], store.read_json(launched)
+    server, record = config.servers[name], store.read_valid(launched, "launch")
     if record["error"]:
         store.write_json(output, {"server": name, "engine": server.engine, "error": record["error"], "facts": None})
         return
@@ -126,7 +126,7 @@ def known_facts(server: Server) -> dict[str, Any]:
     """health.json of this server as it is launched now; without facts where there is none yet."""
     path = launch_dir(server) / "health.json"
     if path.exists():
-        return dict(store.read_json(path))
+        return store.read_valid(path, "health")
     return {"server": server.name, "engine": server.engine, "error": None, "facts": None}
 
 
@@ -150,7 +150,8 @@ def _dialect(engine: Engine, extra: dict[str, Any]) -> Dialect:
 
 
 def _hardware(server: Server) -> dict[str, Any]:
-    return hardware.this_host() if server.hardware is None else server.hardware | {"stated": True}
+    here = hardware.this_host()
+    return here if server.hardware is None else dict.fromkeys(here) | server.hardware | {"stated": True}
 
 
 def _launch_command(server: Server) -> str | None:

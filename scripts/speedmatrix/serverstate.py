@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,8 +54,18 @@ class ServerState:
 def server_state() -> ServerState | None:
     """What state.json says now; None where nothing was ever started, or the file is damaged."""
     with contextlib.suppress(OSError, ValueError, TypeError):
-        return ServerState(**json.loads((STATE_DIR / "state.json").read_text(encoding="utf-8")))
+        state = ServerState(**json.loads((STATE_DIR / "state.json").read_text(encoding="utf-8")))
+        return state if _is_sound(state) else None
     return None
+
+
+def _is_sound(state: ServerState) -> bool:
+    """Whether all that is acted upon is of its type; processes are signalled by what stands here."""
+    texts = (state.server, state.digest, state.owner, state.boot_id, state.status, state.log_path)
+    if not all(isinstance(text, str) for text in texts):
+        return False
+    processes = all(re.fullmatch(r"\d+:(\d+|None)", who) for who in (state.owner, state.boot_id))
+    return processes and isinstance(state.stop_grace_s, int | float) and isinstance(state.returncode, int | None)
 
 
 def write_state(state: ServerState) -> None:

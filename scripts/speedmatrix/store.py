@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import ipaddress
 import json
 import os
+import re
+import socket
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
+import psutil
 
 from speedmatrix.cells import Cell
 from speedmatrix.config import history_dir
@@ -71,24 +76,34 @@ def _cause(error: OSError | ValueError) -> str:
 
 
 @cache
-def cell_schema() -> jsonschema.Draft202012Validator:
-    """The validator of cell JSONs."""
-    return jsonschema.Draft202012Validator(json.loads((SCHEMAS / "cell.schema.json").read_text(encoding="utf-8")))
+def schema(kind: str) -> jsonschema.Draft202012Validator:
+    """The validator of JSONs of a kind: cell, launch, health."""
+    return jsonschema.Draft202012Validator(json.loads((SCHEMAS / f"{kind}.schema.json").read_text(encoding="utf-8")))
+
+
+def read_valid(path: Path, kind: str) -> dict[str, Any]:
+    """A JSON of a kind, valid by its schema. StoreError with one line otherwise."""
+    raw = read_json(path)
+    error = next(iter(schema(kind).iter_errors(raw)), None)
+    if error is not None:
+        where = ".".join(map(str, error.absolute_path)) or "the file"
+        said = error.message if len(error.message) <= 120 else f"{error.validator} is not met"
+        raise StoreError(f"{path} is no valid {kind} file ({where}: {said}): delete it and run again")
+    return dict(raw)
 
 
 def read_cell(path: Path) -> dict[str, Any]:
-    """A cell's JSON, valid against its schema. StoreError with one line otherwise."""
-    raw = read_json(path)
-    error = next(iter(cell_schema().iter_errors(raw)), None)
-    if error is not None:
-        where = ".".join(map(str, error.absolute_path)) or "the file"
-        raise StoreError(f"{path} is no valid cell ({where}: {error.message[:120]}): delete it and run again")
-    return dict(raw)
+    """A cell's JSON, valid by its schema and of the cell that its path names. StoreError with one line otherwise."""
+    raw = read_valid(path, "cell")
+    own = Cell(*(raw[key] for key in ("server", "phase", "context_tokens", "concurrency", "repeat"))).path
+    if path.parts[-2:] != Path(own).parts[-2:]:
+        raise StoreError(f"{path} holds another cell ({own}): delete it and run again")
+    return raw
 
 
 def write_cell(cell: Cell, result: dict[str, Any]) -> None:
     """Write a cell's JSON, first into results/history, where every attempt stays, then into its place."""
-    error = next(iter(cell_schema().iter_errors(result)), None)
+    error = next(iter(schema("cell").iter_errors(result)), None)
     if error is not None:
         raise StoreError(f"{cell.name}: a result that its own schema refuses: {error.message[:200]}")
     write_json(history_path(cell), result)
@@ -101,10 +116,30 @@ def history_path(cell: Cell) -> Path:
     return history_dir(cell) / f"{cell.name}.{stamp}.json"
 
 
+def server_key(url: str) -> str:
+    """`host:port/path` that all spellings of a server's address share; every name of this host is `localhost`."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    path = re.sub(r"(/v1)?/*$", "", parts.path)
+    return f"{'localhost' if _is_this_host(host) else host.rstrip('.')}:{port}{path}"
+
+
+def _is_this_host(host: str) -> bool:
+    if host in ("localhost", socket.gethostname().lower()):
+        return True
+    try:
+        found = {str(address[4][0]) for address in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return False
+    own = {address.address.partition("%")[0] for card in psutil.net_if_addrs().values() for address in card}
+    loopback = any(ip.is_loopback or ip.is_unspecified for ip in map(ipaddress.ip_address, found))
+    return loopback or not own.isdisjoint(found)
+
+
 @contextlib.contextmanager
 def sole_use(url: str) -> Iterator[None]:
     """Hold the lock of the server at `url`, which all sweeps of this host share. Raises Occupied at once."""
-    name = f"speedmatrix-{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
+    name = f"speedmatrix-{hashlib.sha256(server_key(url).encode()).hexdigest()[:16]}.lock"
     descriptor = os.open(Path(tempfile.gettempdir()) / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
     with os.fdopen(descriptor) as file:
         try:

@@ -117,22 +117,23 @@ def _failures_path() -> Path:
     return STATE_DIR / "failed_launches.json"
 
 
-def _failed_so_far(spec: LaunchSpec, owner: str) -> int:
-    """Failed launches of exactly this spec in this run."""
+def _failures(owner: str) -> dict[str, Any]:
+    """Failed launches of this run by what was launched; a damaged file is as none."""
     with contextlib.suppress(OSError, ValueError):
         kept = json.loads(_failures_path().read_text(encoding="utf-8"))
-        if kept.get("owner") == owner:
-            return int(kept.get(spec.digest, 0))
-    return 0
+        if isinstance(kept, dict) and kept.get("owner") == owner:
+            return kept
+    return {"owner": owner}
+
+
+def _failed_so_far(spec: LaunchSpec, owner: str) -> int:
+    """Failed launches of exactly this spec in this run."""
+    failed = _failures(owner).get(spec.digest, 0)
+    return failed if isinstance(failed, int) else 0
 
 
 def _note_failure(spec: LaunchSpec, owner: str, failed: int) -> None:
-    kept: dict[str, object] = {}
-    with contextlib.suppress(OSError, ValueError):
-        kept = json.loads(_failures_path().read_text(encoding="utf-8"))
-    if kept.get("owner") != owner:
-        kept = {"owner": owner}
-    _failures_path().write_text(json.dumps(kept | {spec.digest: failed}), encoding="utf-8")
+    _failures_path().write_text(json.dumps(_failures(owner) | {spec.digest: failed}), encoding="utf-8")
 
 
 def _refuse_taken_port(spec: LaunchSpec) -> None:

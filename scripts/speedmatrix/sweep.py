@@ -32,7 +32,7 @@ def run_cell(config: Config, cell: Cell, health_file: Path) -> dict[str, Any]:
 
     Raises SweepError for faults that are no result: another sweep at work, an only server that can't start.
     """
-    server, known = config.servers[cell.server], store.read_json(health_file)
+    server, known = config.servers[cell.server], store.read_valid(health_file, "health")
     try:
         with store.sole_use(server.url):
             result, run = _attempt(config, cell, known)

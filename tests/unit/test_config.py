@@ -67,6 +67,17 @@ def test_repeats_are_cells_of_their_own():
             "servers.a.engine: 'tensorrt' is not allowed; allowed: llama.cpp, openai, vllm",
         ),
         ("servers/a/url", "http://user:pw@host", "servers.a.url: "),
+        ("servers/a/url", "http://h:99999", "servers.a.url: 'http://h:99999' is no URL"),
+        ("servers/a/url", "http://h:abc", "servers.a.url: 'http://h:abc' is no URL"),
+        ("servers/a/url", "http://h:0", "servers.a.url: 'http://h:0' has port 0; allowed: http://host:port"),
+        ("servers/a/url", "http://[::1", "servers.a.url: 'http://[::1' is no URL"),
+        ("servers/a/url", "http://:80", "servers.a.url: 'http://:80' names no host; allowed: http://host:port"),
+        ("servers/a/url", "http:///v1", "servers.a.url: 'http:///v1' names no host"),
+        ("servers/a/url", "http://h?a=b", "servers.a.url: 'http://h?a=b' is more than a server's address"),
+        ("matrix/prefill/contexts", [512.0], "matrix.prefill.contexts.0: 512.0 is no size; allowed"),
+        ("matrix/decode/concurrency", [1.0], "matrix.decode.concurrency.0: 1.0 is not of type 'integer'"),
+        ("measure/seed", 1.0, "measure.seed: 1.0 is not of type 'integer'"),
+        ("measure/stall_s", 10**400, "measure.stall_s: "),
     ],
 )
 def test_an_error_is_one_line_with_its_key(path, value, said):
@@ -83,6 +94,58 @@ def test_a_key_in_place_of_a_variables_name_is_refused_and_not_repeated():
     with pytest.raises(ConfigError) as caught:
         config.parse(changed("servers/a/api_key_env", "sk-verysecret"))
     assert "api_key_env" in str(caught.value) and "verysecret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("url", "http://user:verysecret@host"),
+        ("url", ["verysecret"]),
+        ("launch/command", {"--api-key": "verysecret"}),
+        ("launch/env", {"HF_TOKEN": ["verysecret"]}),
+        ("facts", {"my_token": ["verysecret"]}),
+    ],
+)
+def test_a_secret_in_the_wrong_place_is_not_repeated(path, value):
+    with pytest.raises(ConfigError) as caught:
+        config.parse(changed(f"servers/a/{path}", value))
+    assert f"servers.a.{path.replace('/', '.')}" in str(caught.value) and "verysecret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("servers: {7: {engine: vllm}}", "servers: the key 7 is no text; allowed: text, in quotes"),
+        ("measure: {duration_s: .nan}", "measure.duration_s: nan can't be used; allowed: finite numbers"),
+        ("measure: {settle_s: -.inf}", "measure.settle_s: -inf can't be used"),
+        ("measure: {request: {temperature: [.inf]}}", "measure.request.temperature.0: inf can't be used"),
+        ("measure: {request: {day: 2026-12-01}}", "measure.request.day: a date can't be used"),
+        ("a: &a [*a]", "a.0.0: nested too deep"),
+        ("day: 2026-13-45", "not valid YAML: month must be in 1..12"),
+        ("a:\n\tb: 1", "not valid YAML"),
+        ("", "a mapping"),
+    ],
+)
+def test_what_a_config_cannot_hold_is_said_before_anything_runs(text, said, tmp_path, monkeypatch):
+    monkeypatch.setenv(config.SOURCE_ENV, "")
+    (tmp_path / "c.yaml").write_text(text)
+    for read in (config.read, lambda files: config.to_environment(files, {})):
+        with pytest.raises(ConfigError) as caught:
+            read([str(tmp_path / "c.yaml")])
+        assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_no_number_from_the_command_line_either(tmp_path, monkeypatch):
+    monkeypatch.setenv(config.SOURCE_ENV, "")
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(BASE))
+    with pytest.raises(ConfigError, match=r"measure\.duration_s: nan can't be used"):
+        config.to_environment([str(tmp_path / "c.yaml")], {"measure": {"duration_s": ".nan"}})
+
+
+def test_a_file_in_another_encoding_is_named(tmp_path):
+    (tmp_path / "c.yaml").write_bytes("title: é".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"c\.yaml: byte 7 is no UTF-8"):
+        config.read([str(tmp_path / "c.yaml")])
 
 
 def test_missing_variables_are_named(monkeypatch):

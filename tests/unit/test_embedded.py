@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ import requests
 
 from speedmatrix import embedded, processes
 from speedmatrix.cells import Capacity
-from speedmatrix.config import Server
+from speedmatrix.config import Launch, Server
 from speedmatrix.engines import LlamaCpp
+from speedmatrix.engines.llamacpp import one_pool
 
 
 def test_the_model_is_written_once_with_its_checksum(tmp_path):
@@ -84,6 +86,66 @@ def test_the_adapter_reads_its_facts(served):
 def test_split_slots_add_up_where_the_pool_is_not_unified(served):
     # The same /props; only the launch command tells that the slots do not share one pool.
     assert engine(served[0], "llama-server -np 2").facts().capacity.kv_tokens == 2 * 8192
+
+
+UNKNOWN = "unknown: slots may share one pool; say facts.launch_command or capacity.kv_tokens"
+
+
+@pytest.mark.parametrize("command", [None, "./start.sh", "llama-server -np 2 --kv-unified-per-slot 4096"])
+def test_what_the_launch_does_not_tell_is_unknown_unless_stated(served, command):
+    facts = {"launch_command": command} if command else {}
+    server = Server("s", "llama.cpp", served[0], None, None, None, facts, Capacity(), None)
+    capacity = LlamaCpp(server).facts().capacity
+    assert (capacity.kv_tokens, capacity.kv_source, capacity.max_context) == (None, UNKNOWN, 8192)
+    stated = LlamaCpp(replace(server, capacity=Capacity(kv_tokens=5000, kv_source="config"))).facts().capacity
+    assert (stated.kv_tokens, stated.kv_source) == (5000, "config")
+
+
+def test_a_launch_that_does_not_tell_is_helped_by_the_facts(served):
+    launch = Launch("./start.sh", {}, 1, 1, 1)
+    facts = {"launch_command": "llama-server -np 2 --kv-unified"}
+    server = Server("s", "llama.cpp", served[0], launch, None, None, facts, Capacity(), None)
+    assert LlamaCpp(server).facts().capacity.kv_tokens == 8192
+
+
+def test_one_slots_pool_is_known_without_a_word(served, monkeypatch):
+    adapter = engine(served[0], "./start.sh")
+    read = adapter._json
+    monkeypatch.setattr(adapter, "_json", lambda *call: read(*call) | ({"total_slots": 1} if "/props" in call else {}))
+    assert adapter.facts().capacity.kv_tokens == 8192
+
+
+def test_variables_of_the_launch_tell_too(served):
+    for name, value, tokens in (("LLAMA_ARG_KV_UNIFIED", "1", 8192), ("LLAMA_ARG_KV_UNIFIED", "off", 2 * 8192)):
+        launch = Launch("llama-server -np 2", {name: value}, 1, 1, 1)
+        server = Server("s", "llama.cpp", served[0], launch, None, None, {}, Capacity(), None)
+        assert LlamaCpp(server).facts().capacity.kv_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("command", "shared"),
+    [
+        ("llama-server -np 4", False),
+        ("llama-server --parallel 4 -kvu", True),
+        ("llama-server -np 4 --kv-unified --no-kv-unified", False),
+        ("llama-server -np 4 -no-kvu", False),
+        ("LLAMA_ARG_KV_UNIFIED=true llama-server -np 4", True),
+        ("LLAMA_ARG_KV_UNIFIED=1 llama-server -np 4 --no-kv-unified", False),
+        ("LLAMA_ARG_KV_UNIFIED=0 llama-server -np 4", False),
+        ("docker run -e LLAMA_ARG_KV_UNIFIED=1 image -np 4", True),
+        ("sh -c '/opt/bin/llama-server -np 4 --kv-unified'", True),
+        ("/opt/bin/llama-server -m a.gguf", True),
+        ("llama-server -np -1", True),
+        ("LLAMA_ARG_N_PARALLEL=4 llama-server", False),
+        ("llama-server --no-kv-unified", None),
+        ("llama-server -np 4 --kv-unified --kv-unified-per-slot 4096", None),
+        ("python -m speedmatrix.embedded --slots 4", False),
+        ("./start.sh", None),
+        ("", None),
+    ],
+)
+def test_whether_slots_share_one_pool_by_how_they_were_started(command, shared):
+    assert one_pool(command) is shared
 
 
 def test_the_adapter_tokenizes_with_and_without_the_opening(served):

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import socket
 
 import pytest
 
@@ -69,9 +70,29 @@ def test_a_broken_cell_is_named(tmp_path):
         assert "\n" not in str(caught.value)
 
 
+def test_a_cell_at_another_cells_place_is_refused(tmp_path):
+    (tmp_path / "vllm").mkdir()
+    right = tmp_path / "vllm/decode-8K-x1.json"
+    store.write_json(right, samples.cell())
+    assert merge.read_cells([right]) == [samples.cell()]
+    for place in (
+        "vllm/decode-8K-x2",
+        "vllm/decode-4K-x1",
+        "vllm/decode-8K-x1.r2",
+        "vllm/prefill-8K",
+        "b/decode-8K-x1",
+    ):
+        wrong = tmp_path / f"{place}.json"
+        store.write_json(wrong, samples.cell())
+        with pytest.raises(store.StoreError) as caught:
+            merge.read_cells([wrong])
+        held = "results/cells/vllm/decode-8K-x1.json"
+        assert str(caught.value) == f"{wrong} holds another cell ({held}): delete it and run again"
+
+
 def test_samples_are_cells_by_the_schema():
     for cell in samples.seed_cells():
-        assert list(store.cell_schema().iter_errors(cell)) == []
+        assert list(store.schema("cell").iter_errors(cell)) == []
 
 
 @pytest.mark.parametrize("name", charts.CHARTS)
@@ -157,6 +178,29 @@ def test_a_server_is_measured_by_one_sweep_at_a_time():
         with store.sole_use(url + "2"):
             pass
     with store.sole_use(url):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        *((f"http://{host}:8000", "localhost:8000") for host in ("localhost", "127.0.0.1", "[::1]", "LOCALHOST")),
+        *((f"http://{host}:8000", "localhost:8000") for host in ("127.0.1.1", "0.0.0.0", socket.gethostname())),
+        ("http://127.0.0.1", "localhost:80"),
+        ("https://127.0.0.1/", "localhost:443"),
+        ("http://127.0.0.1:80/v1/", "localhost:80"),
+        ("http://127.0.0.1:8000/gateway/", "localhost:8000/gateway"),
+        ("http://192.0.2.1:8000", "192.0.2.1:8000"),
+        ("http://No-Such-Host.invalid.:8000", "no-such-host.invalid:8000"),
+    ],
+)
+def test_a_servers_spellings_are_one(url, key):
+    assert store.server_key(url) == key
+
+
+def test_no_two_sweeps_measure_one_server_under_two_names():
+    one, other = "http://localhost:9/of-this-test", "http://127.0.0.1:9/of-this-test/"
+    with store.sole_use(one), pytest.raises(store.Occupied), store.sole_use(other):
         pass
 
 

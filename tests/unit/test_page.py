@@ -95,6 +95,12 @@ def test_cells_that_were_not_run_show_the_numbers_that_decided(seed):
     assert [("Over capacity" in cell) for cell in matrix[0][1:]] == [False, False] + [True] * 6
 
 
+def test_a_capacity_that_is_not_known_is_said_to_be_with_what_to_do():
+    why = "unknown: slots may share one pool; say facts.launch_command or capacity.kv_tokens"
+    capacity = samples.HEALTH["capacity"] | {"kv_tokens": None, "kv_source": why}
+    assert f"<dd>{why}</dd>" in render([samples.cell()], healths={"vllm": samples.HEALTH | {"capacity": capacity}})
+
+
 def test_counts_by_status(seed):
     assert words.counts(samples.seed_cells()) == [
         (34, "valid", "●", "Valid"),

@@ -18,6 +18,14 @@ SECRET = [
     "Authorization",
     "--auth",
     "AWS_SECRET",
+    "-hft",
+    "MYAPIKEY",
+    "HFTOKEN",
+    "PGPASS",
+    "PGPASSWORD",
+    "SMTP_PASS",
+    "GITHUB_PAT",
+    "X-Api-Key",
 ]
 PLAIN = [
     "MAX_TOKENS",
@@ -29,6 +37,11 @@ PLAIN = [
     "--sort-key",
     "PWD",
     "SSH_AUTH_SOCK",
+    "PATH",
+    "--patch",
+    "--pass-through",
+    "--bypass",
+    "PATTERN",
 ]
 
 
@@ -59,6 +72,31 @@ def test_names_that_only_look_like_it(name):
         ("serve --auth --port 8", "serve --auth --port 8"),
         ("serve --max-num-batched-tokens 8192", "serve --max-num-batched-tokens 8192"),
         ("serve --kv '{\"cpu_offload\":false}'", "serve --kv '{\"cpu_offload\":false}'"),
+        ("llama-server -hft abc -m x", "llama-server -hft <redacted> -m x"),
+        ("llama-server -hft=abc", "llama-server -hft=<redacted>"),
+        ("curl --header 'X-Api-Key: abc' url", "curl --header 'X-Api-Key: <redacted>' url"),
+        ('curl -H "Token: abc def" url', 'curl -H "Token: <redacted>" url'),
+        ('curl -H"X-Auth-Token:abc" url', 'curl -H"X-Auth-Token:<redacted>" url'),
+        ("curl -H 'Accept: text/plain' url", "curl -H 'Accept: text/plain' url"),
+        ("serve --api-key \\\nabc", "serve --api-key \\\n<redacted>"),
+        ("serve --api-key \\\n  abc \\\n  --port 8", "serve --api-key \\\n  <redacted> \\\n  --port 8"),
+        ("serve --api-key=ab\\\nc --port 8", "serve --api-key=<redacted> --port 8"),
+        ('serve --api-key "a"bc --port 8', "serve --api-key <redacted> --port 8"),
+        ("serve --api-key 'a'\"'\"'b c' --port 8", "serve --api-key <redacted> --port 8"),
+        ("HF_TOKEN=a'b c' serve", "HF_TOKEN=<redacted> serve"),
+        ("serve --api-key $(echo abc) --port 8", "serve --api-key <redacted> --port 8"),
+        ('serve "--api-key=a b" --port 8', 'serve "--api-key=<redacted>" --port 8'),
+        ("serve --api-key -abc --port 8", "serve --api-key <redacted> --port 8"),
+        ("serve --api-key 'a b", "serve --api-key <redacted>"),
+        ('sh -c "serve --api-key \\"a b\\" --port 8"', 'sh -c "serve --api-key <redacted> --port 8"'),
+        ("sh -c 'HF_TOKEN=abc serve --port 8'", "sh -c 'HF_TOKEN=<redacted> serve --port 8'"),
+        ("docker run --env=HF_TOKEN=abc image", "docker run --env=HF_TOKEN=<redacted> image"),
+        ('serve --json "{\\"api_key\\": \\"abc\\"}"', 'serve --json "{\\"api_key\\": <redacted>}"'),
+        ("curl http://me:p/a@b@host/v1", "curl http://<redacted>@host/v1"),
+        ("curl http://abc@host/v1", "curl http://<redacted>@host/v1"),
+        ("curl http://host:8000/v1", "curl http://host:8000/v1"),
+        ("serve --flag-with-key --api-key abc", "serve --flag-with-key <redacted> <redacted>"),
+        ("serve 'a b' \"c\\nd\" \\\n  it\\'s \\", "serve 'a b' \"c\\nd\" \\\n  it\\'s \\"),
     ],
 )
 def test_commands(command, shown):
@@ -67,6 +105,37 @@ def test_commands(command, shown):
 
 def test_a_list_is_shown_as_a_shell_line():
     assert redact_command(["serve", "a b", "--api-key", "x y"]) == "serve 'a b' --api-key <redacted>"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["s", "--api-key", "-abc", "-x"], "s --api-key <redacted> -x"),
+        (["s", "--api-key", "a'b c", "-x"], "s --api-key <redacted> -x"),
+        (["s", "--api-key=a'b c", "-x"], "s --api-key=<redacted> -x"),
+        (["s", "--auth", "--port", "8"], "s --auth --port 8"),
+        (["docker", "-e", "HF_TOKEN=a b", "image"], "docker -e HF_TOKEN=<redacted> image"),
+        (["sh", "-c", "HF_TOKEN=abc serve --port 8"], "sh -c 'HF_TOKEN=<redacted> serve --port 8'"),
+        (["curl", "-H", "X-Api-Key: abc"], "curl -H 'X-Api-Key: <redacted>'"),
+        (["s", "it's", "--api-key", "abc"], "s 'it'\"'\"'s' --api-key <redacted>"),
+    ],
+)
+def test_lists(arguments, shown):
+    assert redact_command(arguments) == shown
+
+
+@given(st.text(alphabet="ab '\"\\-$=:/@\n", min_size=1, max_size=12))
+def test_no_value_of_a_list_is_shown_whatever_it_holds(value):
+    shown = redact_command(["s", "--api-key", value + "xyz", "--token=" + value + "xyz", "end"])
+    assert shown == "s --api-key <redacted> --token=<redacted> end"
+
+
+def test_what_a_server_prints_of_its_arguments():
+    assert redact_text("args: {'api_key': ['abc', 'd'], 'port': 8}") == "args: {'api_key': <redacted>, 'port': 8}"
+    assert redact_text("can't start: --api-key 'a b' --port 8") == "can't start: --api-key <redacted> --port 8"
+    assert redact_text("refused header x-api-key: abc") == "refused header x-api-key: <redacted>"
+    line = "servers.s.api_key_env: the variable X is not set"
+    assert redact_text(line) == line
 
 
 def test_the_seed_pages_command_keeps_all_but_its_key():

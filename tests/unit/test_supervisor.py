@@ -1,5 +1,6 @@
 """The server's process, for real: it starts, is found again, and nothing of it outlives what started it."""
 
+import json
 import os
 import re
 import signal
@@ -110,6 +111,25 @@ def test_it_is_given_up_after_max_launches(port):
             ensure_server(spec(port, "--exit", "1"), listening(port))
     with pytest.raises(ServerError, match="failed to start 2 times in this run"):
         ensure_server(spec(port, "--exit", "1"), listening(port))
+
+
+STATE = {
+    "server": "target", "digest": "0", "owner": "1:2", "boot_id": "1:2", "pid": None, "status": "up",
+    "started_at": "", "log_path": "l", "stop_grace_s": 1,
+}  # fmt: skip
+DAMAGED = ["", "{", "{}", "[]", "null", '"up"', "\ufeff1", *(json.dumps(STATE | {key: []}) for key in STATE)]
+DAMAGED = [*DAMAGED, json.dumps(STATE | {"boot_id": "x"}), json.dumps(STATE | {"owner": 7})]
+
+
+@pytest.mark.parametrize("name", ["state.json", "failed_launches.json"])
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_file_of_ours_is_as_none(port, name, text):
+    Path(".speedmatrix").mkdir()
+    Path(".speedmatrix", name).write_text(text)
+    with pytest.raises(ServerError, match="ended at start"):
+        ensure_server(spec(port, command=["false"], max_launches=1), listening(port))
+    with pytest.raises(ServerError, match="failed to start 1 times in this run"):
+        ensure_server(spec(port, command=["false"], max_launches=1), listening(port))
 
 
 def test_one_that_is_never_ready_is_stopped(port):

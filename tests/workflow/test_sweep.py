@@ -172,6 +172,17 @@ def test_requests_that_end_inside_the_window_are_a_result_like_any_other(sweep):
     assert cell["figures"]["completed"] >= 2 and cell["figures"]["restarts"] >= 2
 
 
+def test_what_the_config_states_of_a_server_counts_from_the_next_run_on(sweep):
+    sweep.config["servers"]["tiny"] |= {"capacity": {"kv_tokens": 9000}, "facts": {"backend": "abacus"}}
+    sweep.config["matrix"] = {"prefill": {"contexts": [256]}, "decode": {"contexts": ["1K"], "concurrency": [1, 2]}}
+    code, output = sweep.run()
+    assert code == 0, output
+    # 1 × and 2 × (1024 + 4096) tokens, of which 9,000 hold only the first.
+    status = [json.loads(sweep.cell(f"decode-1K-x{lanes}").read_text())["status"] for lanes in (1, 2)]
+    assert status == ["valid", "over_capacity"]
+    assert "abacus" in (sweep.directory / "results/report.html").read_text()
+
+
 def test_a_longer_window_leaves_prefill_alone(sweep):
     before = sweep.attempts()
     sweep.config["measure"]["duration_s"] = 0.5

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+from itertools import pairwise
 from typing import Any
 
 from speedmatrix.cells import Capacity
 from speedmatrix.engines.base import Engine, EngineError, Facts
 
-_UNIFIED = re.compile(r"(?:^|\s)(?:--kv-unified|-kvu)(?:\s|$)")
+_WORD = re.compile(r"[^\s'\"=]+")
 
 
 class LlamaCpp(Engine):
@@ -71,17 +73,56 @@ class LlamaCpp(Engine):
         return next((entry.get("meta") or {} for entry in entries if entry.get("id") == model), {})
 
     def _capacity(self, props: dict[str, Any]) -> Capacity:
-        """A slot's context is the limit of a request; a unified pool is one slot's context, split ones add up."""
+        """A slot's context is the limit of a request; a unified pool is one slot's context, split ones add up.
+
+        Which of the two it is the server does not tell, and with 4 slots the wrong one is 4 times too much.
+        """
         slots = int(props.get("total_slots") or 0) or None
         context = int(props["default_generation_settings"]["n_ctx"])
-        if self._unified():
+        unified = one_pool(self._launch_text())
+        if unified is None:
+            unified = one_pool(str(self.server.facts.get("launch_command", "")))
+        if unified:
             return Capacity(context, context, slots, "one pool shared by all slots (--kv-unified)")
-        if slots is None:
-            return Capacity(None, context, None, "unknown")
-        return Capacity(slots * context, context, slots, f"{slots} slots of {context:,} tokens each")
+        if slots == 1 or (slots and unified is False):
+            return Capacity(slots * context, context, slots, f"{slots} slots of {context:,} tokens each")
+        why = "unknown: slots may share one pool; say facts.launch_command or capacity.kv_tokens"
+        return Capacity(None, context, slots, why)
 
-    def _unified(self) -> bool:
+    def _launch_text(self) -> str:
+        """How the server was started: variables first, since options go over them."""
         launch = self.server.launch
-        command = launch.command if launch else self.server.facts.get("launch_command", "")
-        text = command if isinstance(command, str) else " ".join(command)
-        return bool(_UNIFIED.search(text))
+        if launch is None:
+            return ""
+        variables = {**os.environ, **launch.env}
+        said = [f"{name} {value}" for name, value in variables.items() if name.startswith("LLAMA_ARG_")]
+        return " ".join([*said, *([launch.command] if isinstance(launch.command, str) else launch.command)])
+
+
+def one_pool(command: str) -> bool | None:
+    """Whether slots of a server that was started so share one KV pool; None where `command` does not tell.
+
+    llama-server makes one pool by itself where it chooses the number of slots (-np is not given, or negative). Versions
+    before that was so had one slot then, for which it is the same.
+    """
+    words = _WORD.findall(command)
+    said: bool | None = None
+    chosen: bool | None = None  # whether llama-server chooses the number of slots
+    for word, value in pairwise([*words, ""]):
+        if word in ("--kv-unified", "-kvu"):
+            said = True
+        elif word in ("--no-kv-unified", "-no-kvu", "LLAMA_ARG_NO_KV_UNIFIED"):
+            said = False
+        elif word == "LLAMA_ARG_KV_UNIFIED":
+            said = value.lower() in ("1", "on", "true", "enabled")
+        elif word in ("-np", "--parallel", "LLAMA_ARG_N_PARALLEL"):
+            chosen = value.startswith("-")
+        elif word in ("--kv-unified-per-slot", "LLAMA_ARG_KV_UNIFIED_PER_SLOT"):
+            return None  # what a slot reports is that limit then, not the pool
+    if chosen is None and "speedmatrix.embedded" in words:
+        chosen = False
+    if chosen is None and any(word.rpartition("/")[2] == "llama-server" for word in words):
+        chosen = True
+    if said is False and chosen:
+        return None  # versions differ in which of the two wins
+    return chosen if said is None else said

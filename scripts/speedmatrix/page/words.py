@@ -88,7 +88,7 @@ def title(healths: dict[str, dict[str, Any]]) -> str:
 def _model_on_hardware(name: str, health: dict[str, Any]) -> str:
     facts, machine = health.get("facts") or {}, health.get("hardware") or {}
     where = machine.get("gpu") or machine.get("cpu")
-    many = f" ×{machine['gpu_count']}" if (machine.get("gpu_count") or 0) > 1 else ""
+    many = f" ×{machine['gpu_count']}" if str(machine.get("gpu_count") or 1) != "1" else ""
     return f"{facts.get('model') or name} on {where}{many}" if where else str(facts.get("model") or name)
 
 
@@ -115,9 +115,9 @@ def _range(first: object, last: object, dash: str = "–") -> str:
 
 
 def kv_capacity(capacity: dict[str, Any]) -> str:
-    """`900,000 tokens`, with its ranks; or that it is unknown, and what follows from that."""
+    """`900,000 tokens`, with its ranks; or why it is unknown."""
     if not capacity["kv_tokens"]:
-        return "unknown, so no cell was left out for it"
+        return str(capacity["kv_source"])
     ranks = f" over {capacity['ranks']} data-parallel ranks" if capacity["ranks"] > 1 else ""
     return f"{capacity['kv_tokens']:,} tokens{ranks}"
 
