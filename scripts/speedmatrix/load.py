@@ -83,7 +83,7 @@ def _take(stream: Stream, events: list[bytes], counter: sse.Counter, now: int) -
 
 
 # How many requests wait at the server at this moment; None where that can't be known. May block.
-Waiting = Callable[[], int | None]
+Waiting = Callable[[], float | None]
 
 
 class Load:

@@ -15,7 +15,7 @@ from speedmatrix import load, metrics, opener, prompts, sizing, tokenizing, vali
 from speedmatrix.arrivals import Run
 from speedmatrix.cells import Capacity, Cell, prompt_tokens
 from speedmatrix.config import Measure
-from speedmatrix.engines import Engine, EngineError
+from speedmatrix.engines import Counters, Engine, EngineError
 
 IDLE_TIMEOUT_S = 60.0
 _PREFILL_TIMEOUT_S = 3600.0
@@ -124,12 +124,15 @@ class _Bodies:
 async def _prefill(task: Task) -> Measured:
     bodies = _Bodies(task, 1, ahead=task.measure.prefill_repeats + 1)
     await _require_idle(task.engine)
-    hits = task.engine.prefix_hits()
+    before = task.engine.counters()
     async with opener.session(task.engine.server.headers) as http:
         opened = opener.opener(http, task.engine.completions_url, bodies, lambda: True)
         streams = await load.prefill(opened, task.measure.prefill_repeats, _PREFILL_TIMEOUT_S)
     figures, details = metrics.prefill(streams)
-    figures |= _cached_by_engine(task.engine, figures, hits, (len(streams) + 1) * bodies.prompts.length)
+    rose = task.engine.counters().since(before)
+    figures |= _cached_by_engine(figures, rose, (len(streams) + 1) * bodies.prompts.length)
+    if details["server_prefill_ms"] is None and rose.prefill_s is not None and rose.prefills:
+        details["server_prefill_ms"] = 1000 * rose.prefill_s / rose.prefills  # the discarded request's too
     if figures["ttft_kind"] in ("warm", "mixed"):
         raise Failed(f"the prompt was not cold: {figures['cached_share']:.0%} came from the server's prefix cache")
     meant = validity.Meant(bodies.prompts.length, task.engine.dialect.prompt == "ids", 1)
@@ -144,39 +147,32 @@ async def _decode(task: Task) -> Measured:
         await asyncio.to_thread(engine.prompt_tokens, bodies.prompts.request(0), measure.request)
     await _require_idle(engine)
     timing = load.Timing(measure.duration_s, measure.settle_s, measure.stall_s, measure.ramp_timeout_s)
-    edges, hits, preempted = _Edges(engine), engine.prefix_hits(), engine.preemptions()
+    edges, before = _Edges(engine), engine.counters()
     async with opener.session(engine.server.headers) as http:
         lane_load: load.Load
         opened = opener.opener(http, engine.completions_url, bodies, lambda: lane_load.result.t0_ns == 0)
-        lane_load = load.Load(opened, lanes, timing, engine.requests_waiting)
+        lane_load = load.Load(opened, lanes, timing, lambda: engine.counters().waiting)
         seen = await lane_load.run(edges.note)
     figures = metrics.decode(seen) | await edges.figures()
     if not figures["output_tokens"]:
         raise Failed(f"no tokens arrived within the {measure.duration_s:g} s of the window: raise measure.duration_s")
     figures["server_diff_pct"] = _difference_pct(figures["server_tok_s"], figures["total_tok_s"])
-    figures |= _cached_by_engine(engine, figures, hits, len(seen.streams) * bodies.prompts.length)
-    preemptions = _rise(preempted, engine.preemptions())
+    rose = engine.counters().since(before)
+    figures |= _cached_by_engine(figures, rose, len(seen.streams) * bodies.prompts.length)
     await _idle(engine)  # what it still does for us is over before the next cell; that one refuses a busy server
     client = validity.client_state(seen)
     meant = validity.Meant(bodies.prompts.length, engine.dialect.prompt == "ids", measure.max_output_tokens)
-    flags = validity.flags(validity.Evidence(seen, figures, meant, client, preemptions))
+    flags = validity.flags(validity.Evidence(seen, figures, meant, client, rose.preemptions))
     if validity.BUFFERED in flags:
         figures |= dict.fromkeys(metrics.LATENCIES)
     return Measured(figures, bodies.identity, lanes, flags, client=client, run=seen)
 
 
-def _rise(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else after - before
-
-
-def _cached_by_engine(
-    engine: Engine, figures: dict[str, Any], hits_before: float | None, prompted: int
-) -> dict[str, Any]:
+def _cached_by_engine(figures: dict[str, Any], rose: Counters, prompted: int) -> dict[str, Any]:
     """Cached share and TTFT kind by the engine's counters, where the streams' usage is silent about it."""
-    hits = _rise(hits_before, engine.prefix_hits()) if figures["cached_share"] is None else None
-    if hits is None:
+    if figures["cached_share"] is not None or rose.prefix_hits is None:
         return {}
-    share = min(1.0, max(0.0, hits / prompted))
+    share = min(1.0, max(0.0, rose.prefix_hits / prompted))
     return {"cached_share": share, "ttft_kind": metrics.ttft_kind(share)}
 
 
@@ -189,23 +185,28 @@ class _Edges:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._reads: list[Awaitable[tuple[float, float | None, float | None]]] = []
+        self._reads: list[Awaitable[tuple[float, Counters]]] = []
 
     def note(self) -> None:
         """Read the counters now; called by the load at both edges."""
         self._reads.append(asyncio.ensure_future(asyncio.to_thread(self._read)))
 
-    def _read(self) -> tuple[float, float | None, float | None]:
-        """(time in the middle of the reading in s, generated tokens, requests running)."""
+    def _read(self) -> tuple[float, Counters]:
+        """(time in the middle of the reading in s, the counters)."""
         before = time.perf_counter()
-        tokens = self._engine.generated_tokens()
-        middle = (before + time.perf_counter()) / 2
-        return middle, tokens, self._engine.requests_running()
+        counters = self._engine.counters()
+        return (before + time.perf_counter()) / 2, counters
 
     async def figures(self) -> dict[str, Any]:
-        """`server_tok_s`, the counter's rise over the time between the readings, and `server_active_avg`."""
-        (t0, tokens0, running0), (t1, tokens1, running1) = [await read for read in self._reads]
-        tokens = _rise(tokens0, tokens1)
-        rate = None if tokens is None else tokens / (t1 - t0)
-        gauges = [gauge for gauge in (running0, running1) if gauge is not None]
-        return {"server_tok_s": rate, "server_active_avg": sum(gauges) / len(gauges) if gauges else None}
+        """`server_tok_s`: the count's rise over the time between the readings; `server_active_avg`: of its gauge.
+
+        `acceptance_length`: tokens a step of speculative decoding, the one that is always right included.
+        """
+        (t0, first), (t1, last) = [await read for read in self._reads]
+        rose = last.since(first)
+        gauges = [counters.running for counters in (first, last) if counters.running is not None]
+        return {
+            "server_tok_s": None if rose.generated is None else rose.generated / (t1 - t0),
+            "server_active_avg": sum(gauges) / len(gauges) if gauges else None,
+            "acceptance_length": 1 + rose.accepted / rose.drafts if rose.drafts and rose.accepted is not None else None,
+        }

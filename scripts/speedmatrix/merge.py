@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ FIGURES = [
     *("completed", "output_tokens", "measured_s", "prompt_tokens", "cached_share", "token_source", "server_tok_s"),
     "server_diff_pct",
 ]
+MORE = ["server_active_avg", "acceptance_length", "ttft_p90_ms", "ttft_p99_ms", "ttft_in_window_ms", "restarts"]
 FIRST = ["server", "phase", "context_tokens", "concurrency", "repeat", "status", "reason", "flags"]
-COLUMNS = [*FIRST, *FIGURES, "started_at", "fingerprint"]
+COLUMNS = [*FIRST, *FIGURES, "started_at", "fingerprint", *MORE]
 TEXTS = ["server", "phase", "status", "reason", "flags", "ttft_kind", "token_source", "started_at", "fingerprint"]
-COUNTS = ["context_tokens", "concurrency", "repeat", "completed"]
+COUNTS = ["context_tokens", "concurrency", "repeat", "completed", "restarts"]
+SAME_CAPACITY = 0.02
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -37,7 +40,7 @@ def table(cells: list[dict[str, Any]]) -> pd.DataFrame:
 def _row(cell: dict[str, Any]) -> dict[str, Any]:
     figures = cell["figures"] or {}
     own = {key: cell[key] for key in (*FIRST[:-1], "started_at", "fingerprint")}
-    return own | {"flags": ";".join(cell["flags"])} | {key: figures.get(key) for key in FIGURES}
+    return own | {"flags": ";".join(cell["flags"])} | {key: figures.get(key) for key in FIGURES + MORE}
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
@@ -63,20 +66,29 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def odd_fingerprints(cells: list[dict[str, Any]]) -> dict[str, dict[str, list[str]]]:
-    """{server: {fingerprint: [cells]}} of cells that measured something else than most of their server's cells."""
-    by_server: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    """{server: {what: [cells]}} of cells that measured something else than most of their server's cells.
+
+    `what` is their fingerprint, with the size of the KV cache where only that differs: engines profile it anew at each
+    start, so that it is the same within SAME_CAPACITY.
+    """
+    by_server: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for cell in cells:
         if cell["fingerprint"] and cell["figures"]:
-            by_server[cell["server"]].append((cell["fingerprint"], cell_name(cell)))
-    return {server: odd for server, pairs in by_server.items() if (odd := _odd(pairs))}
+            by_server[cell["server"]].append(cell)
+    return {server: odd for server, own in by_server.items() if (odd := _odd(own))}
 
 
-def _odd(pairs: list[tuple[str, str]]) -> dict[str, list[str]]:
-    usual = Counter(fingerprint for fingerprint, _ in pairs).most_common(1)[0][0]
+def _odd(cells: list[dict[str, Any]]) -> dict[str, list[str]]:
+    usual = Counter(cell["fingerprint"] for cell in cells).most_common(1)[0][0]
+    sizes = [cell["kv_capacity_tokens"] for cell in cells if cell["kv_capacity_tokens"]]
+    usual_size = statistics.median_low(sizes) if sizes else 0
     odd: dict[str, list[str]] = defaultdict(list)
-    for fingerprint, name in pairs:
-        if fingerprint != usual:
-            odd[fingerprint].append(name)
+    for cell in cells:
+        size = cell["kv_capacity_tokens"] or usual_size
+        if cell["fingerprint"] != usual:
+            odd[cell["fingerprint"]].append(cell_name(cell))
+        elif abs(size - usual_size) > SAME_CAPACITY * usual_size:
+            odd[f"{usual}, KV cache of {size:,} tokens"].append(cell_name(cell))
     return dict(odd)
 
 

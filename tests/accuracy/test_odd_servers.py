@@ -2,11 +2,14 @@
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from speedmatrix import corpus
 from speedmatrix.cells import Cell, plan
+from speedmatrix.engines import EngineError, Vllm
 from speedmatrix.measure import Failed
 from tests.accuracy.truth import Truth, serving
 
@@ -143,6 +146,37 @@ def test_what_the_server_takes_is_found_out_and_prompts_are_as_long_as_asked(tru
     told = {one.prompt_tokens for one in seen.run.streams}
     assert max(abs(tokens - 3000) for tokens in told) <= (0 if form == "ids" else 15)  # 0.5 %
     assert right(seen.figures, truth, cell) and seen.flags == []
+
+
+@pytest.fixture(scope="module")
+def tokenizer_file(tmp_path_factory):
+    """A byte-level BPE whose slices do not re-encode to themselves, trained on the prompts' own kind of text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.train_from_iterator([corpus.text(1, 50_000)], trainers.BpeTrainer(vocab_size=600, show_progress=False))
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(path))
+    return path
+
+
+@pytest.mark.parametrize("whole_directory", [False, True])
+def test_a_stated_tokenizer_makes_exact_prompts_where_the_server_has_none(
+    truth: Truth, tokenizer_file, whole_directory
+):
+    truth.faults(no_tokenize=True)
+    stated = str(tokenizer_file.parent if whole_directory else tokenizer_file)
+    engine = Vllm(replace(truth.engine.server, tokenizer=stated))
+    seen, _ = truth.measure(Cell("truth", "decode", 2048, 2), engine, **QUICK)
+    assert (seen.prompt["form"], seen.prompt["sized_by"]) == ("ids", "tokenizers")
+    assert {one.prompt_tokens for one in seen.run.streams} == {2048} and seen.flags == []
+
+
+def test_a_tokenizer_that_can_not_be_read_is_said_in_one_line(truth: Truth, tmp_path):
+    truth.faults(no_tokenize=True)
+    with pytest.raises(EngineError, match=r"tokenizer\.json is no tokenizer that can be read"):
+        truth.measure(FOUR, Vllm(replace(truth.engine.server, tokenizer=str(tmp_path))), **QUICK)
 
 
 def test_a_server_that_ignores_ignore_eos_is_kept_busy_all_the_same(truth: Truth):

@@ -155,12 +155,12 @@ def test_the_adapter_tokenizes_with_and_without_the_opening(served):
 
 def test_the_counter_of_generated_tokens_counts_them(served):
     adapter = engine(served[0])
-    before = adapter.generated_tokens()
+    before = adapter.counters().generated
     body = {"prompt": [1, 70, 71], "max_tokens": 500, "ignore_eos": True}
     assert (
         requests.post(served[0] + "/v1/completions", json=body, timeout=30).json()["usage"]["completion_tokens"] == 500
     )
-    assert adapter.generated_tokens() - before == pytest.approx(500, abs=5)
+    assert adapter.counters().generated - before == pytest.approx(500, abs=5)
     assert adapter.requests_inside() == 0
 
 

@@ -212,3 +212,15 @@ def test_an_atomic_write_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch
         store.write_json(path, {"a": 2})
     assert json.loads(path.read_text()) == {"a": 1}
     assert [child.name for child in tmp_path.iterdir()] == ["a.json"]
+
+
+def sized(tokens, lanes, **more):
+    return samples.cell(kv_capacity_tokens=tokens, concurrency=lanes, figures={"total_tok_s": 1.0}, **more)
+
+
+def test_a_kv_cache_of_another_size_is_named_from_two_percent_on():
+    same = [sized(900_000, 1), sized(900_000, 2), sized(917_999, 4), sized(882_001, 8)]
+    assert merge.odd_fingerprints(same) == {}
+    odd = merge.odd_fingerprints([*same, sized(880_000, 16)])
+    assert odd == {"vllm": {"0123456789ab, KV cache of 880,000 tokens": ["decode-8K-x16"]}}
+    assert merge.odd_fingerprints([sized(None, 1), sized(900_000, 2)]) == {}

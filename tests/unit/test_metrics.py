@@ -159,3 +159,17 @@ def test_windows_side_by_side_hold_all_tokens_once(gaps, cuts):
     parts = [metrics.output_tokens([one], a * MS, b * MS) for a, b in itertools.pairwise(edges)]
     inside = [part for part in parts if not math.isnan(part)]
     assert sum(inside) == pytest.approx(sum(n for _, n in gaps))
+
+
+def test_events_of_one_read_are_one_arrival_and_spread_over_the_gap_before_it():
+    # Lumps of 4 tokens every 40 ms, from 0 on: 100 tok/s. The window [30, 230) cuts the lump at 40 in its last quarter.
+    one = stream([40 * n for n in range(10) for _ in range(4)])
+    figures = metrics.decode(run([one], 30, 230))
+    assert figures["output_tokens"] == pytest.approx(20)
+    assert figures["total_tok_s"] == pytest.approx(100) and figures["itl_ms"] == pytest.approx(10)
+    assert figures["itl_p99_ms"] == pytest.approx(40)  # what a reader sees
+
+
+def test_what_comes_at_once_with_the_first_token_counts_at_that_moment():
+    figures = metrics.decode(run([stream([100] * 5)], 50, 1050))
+    assert figures["output_tokens"] == 5 and figures["request_tok_s"] is None

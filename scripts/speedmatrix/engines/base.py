@@ -35,6 +35,29 @@ class Facts:
     capacity: Capacity
 
 
+@dataclass(frozen=True)
+class Counters:
+    """The server's own gauges (requests running, waiting) and running counts at one moment; None: it does not tell.
+
+    `drafts` and `accepted`: speculative steps and the drafted tokens they kept; `prefill_s` over `prefills` requests.
+    """
+
+    running: float | None = None
+    waiting: float | None = None
+    generated: float | None = None
+    prefix_hits: float | None = None
+    preemptions: float | None = None
+    drafts: float | None = None
+    accepted: float | None = None
+    prefill_s: float | None = None
+    prefills: float | None = None
+
+    def since(self, before: Counters) -> Counters:
+        """By how much each rose; None where either does not tell."""
+        pairs = {name: (getattr(before, name), value) for name, value in vars(self).items()}
+        return Counters(**{name: None if None in pair else pair[1] - pair[0] for name, pair in pairs.items()})
+
+
 class Engine(ABC):
     """One server, through its engine's eyes. Methods raise EngineError; what the server does not tell is None."""
 
@@ -67,33 +90,18 @@ class Engine(ABC):
         """The server's own tokenizer; `with_special`: with the tokens it opens a prompt with."""
         raise EngineError(f"{self.server.url} has no tokenizer to ask")
 
+    def counters(self) -> Counters:
+        """The server's own counts now, read at one go."""
+        return Counters()
+
     def requests_inside(self) -> int | None:
         """Requests that the server runs or queues at this moment."""
-        return None
-
-    def requests_waiting(self) -> int | None:
-        """Requests that the server queues at this moment."""
-        return None
-
-    def requests_running(self) -> float | None:
-        """The server's gauge of running requests."""
-        return None
-
-    def generated_tokens(self) -> float | None:
-        """The server's own running count of generated tokens."""
-        return None
-
-    def prefix_hits(self) -> float | None:
-        """The server's running count of prompt tokens found in its prefix cache."""
-        return None
-
-    def preemptions(self) -> float | None:
-        """The server's running count of requests that it threw out to make room for others."""
-        return None
+        now = self.counters()
+        return None if now.running is None or now.waiting is None else int(now.running + now.waiting)
 
     def optional_fields(self) -> dict[str, Any]:
         """Fields of a request that make it measurable better, where the server takes them."""
-        return {"ignore_eos": True, "stream_options": {"include_usage": True}}
+        return {"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
     def body(self, prompt: list[int] | str, max_tokens: int, dialect: Dialect | None = None) -> dict[str, Any]:
         """A streaming request that generates exactly `max_tokens` where the server can."""
@@ -190,10 +198,12 @@ class Engine(ABC):
         except ValueError:
             raise EngineError(f"{self.server.url}{path} answered something that is no JSON: {_said(answer)}") from None
 
-    def _metric(self, name: str) -> float | None:
-        """One Prometheus metric, summed over its labels (engines, ranks); None where the server has none."""
-        values = [sample.value for sample in self._samples() if sample.name == name]
-        return sum(values) if values else None
+    def _totals(self) -> dict[str, float]:
+        """Prometheus metrics by name, summed over their labels (engines, ranks)."""
+        totals: dict[str, float] = {}
+        for sample in self._samples():
+            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+        return totals
 
     def _labels(self, name: str) -> list[dict[str, str]]:
         """The labels of each sample of one metric: how engines tell settings."""

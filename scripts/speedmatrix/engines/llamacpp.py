@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from speedmatrix.cells import Capacity
-from speedmatrix.engines.base import Engine, EngineError, Facts
+from speedmatrix.engines.base import Counters, Engine, EngineError, Facts
 
 _WORD = re.compile(r"[^\s'\"=]+")
 
@@ -47,22 +47,20 @@ class LlamaCpp(Engine):
             slots = self._json("GET", "/slots")
         except EngineError:
             return None
-        return sum(bool(slot.get("is_processing")) for slot in slots) + (self.requests_waiting() or 0)
+        return sum(bool(slot.get("is_processing")) for slot in slots) + int(self.counters().waiting or 0)
 
-    def requests_waiting(self) -> int | None:
-        """The gauge `requests_deferred`, where --metrics is on (it is off by default)."""
-        deferred = self._metric("llamacpp:requests_deferred")
-        return None if deferred is None else int(deferred)
+    def counters(self) -> Counters:
+        """From /metrics, where --metrics is on (it is off by default).
 
-    def generated_tokens(self) -> float | None:
-        """n_decode_total × n_busy_slots_per_decode: the predicted-tokens counter moves only when a request ends."""
-        counters = {sample.name: sample.value for sample in self._samples()}
-        calls, busy = counters.get("llamacpp:n_decode_total"), counters.get("llamacpp:n_busy_slots_per_decode")
-        return None if calls is None or busy is None else calls * busy
-
-    def requests_running(self) -> float | None:
-        """The gauge `requests_processing`."""
-        return self._metric("llamacpp:requests_processing")
+        Generated is decode calls × busy slots a call: the predicted-tokens counter moves only as a request ends.
+        """
+        totals = self._totals()
+        calls, busy = totals.get("llamacpp:n_decode_total"), totals.get("llamacpp:n_busy_slots_per_decode")
+        return Counters(
+            running=totals.get("llamacpp:requests_processing"),
+            waiting=totals.get("llamacpp:requests_deferred"),
+            generated=None if calls is None or busy is None else calls * busy,
+        )
 
     def optional_fields(self) -> dict[str, Any]:
         """With timings on each event: a running count of tokens, prompt tokens, and the server's prefill time."""

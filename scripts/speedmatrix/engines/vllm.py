@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from speedmatrix.cells import Capacity
-from speedmatrix.engines.base import Engine, Facts
+from speedmatrix.engines.base import Counters, Engine, Facts
 
+_COUNTERS = {
+    "running": "vllm:num_requests_running",
+    "waiting": "vllm:num_requests_waiting",
+    "generated": "vllm:generation_tokens_total",
+    "prefix_hits": "vllm:prefix_cache_hits_total",
+    "preemptions": "vllm:num_preemptions_total",
+    "drafts": "vllm:spec_decode_num_drafts_total",
+    "accepted": "vllm:spec_decode_num_accepted_tokens_total",
+    "prefill_s": "vllm:request_prefill_time_seconds_sum",
+    "prefills": "vllm:request_prefill_time_seconds_count",
+}
 _COMMIT = re.compile(r"\+g([0-9a-f]{7,40})")
 
 
@@ -38,36 +48,10 @@ class Vllm(Engine):
         body = {"model": self.model(), "prompt": text, "add_special_tokens": with_special}
         return [int(token) for token in self._json("POST", "/tokenize", body)["tokens"]]
 
-    def requests_inside(self) -> int | None:
-        """Running and waiting, summed over engines."""
-        running, waiting = self.requests_running(), self.requests_waiting()
-        return None if running is None or waiting is None else int(running) + waiting
-
-    def requests_waiting(self) -> int | None:
-        """The gauge num_requests_waiting, summed over engines."""
-        waiting = self._metric("vllm:num_requests_waiting")
-        return None if waiting is None else int(waiting)
-
-    def requests_running(self) -> float | None:
-        """The gauge num_requests_running, summed over engines."""
-        return self._metric("vllm:num_requests_running")
-
-    def generated_tokens(self) -> float | None:
-        """The counter generation_tokens_total, summed over engines."""
-        return self._metric("vllm:generation_tokens_total")
-
-    def prefix_hits(self) -> float | None:
-        """The counter prefix_cache_hits_total, summed over engines."""
-        return self._metric("vllm:prefix_cache_hits_total")
-
-    def preemptions(self) -> float | None:
-        """The counter num_preemptions_total, summed over engines."""
-        return self._metric("vllm:num_preemptions_total")
-
-    def optional_fields(self) -> dict[str, Any]:
-        """With usage on every event: a running count of tokens."""
-        options = {"include_usage": True, "continuous_usage_stats": True}
-        return super().optional_fields() | {"stream_options": options}
+    def counters(self) -> Counters:
+        """From /metrics, summed over engines."""
+        totals = self._totals()
+        return Counters(**{field: totals.get(name) for field, name in _COUNTERS.items()})
 
     def _capacity(self, model: str) -> Capacity:
         """kv_cache_size_tokens first: blocks × block size is many times too much for hybrid models."""

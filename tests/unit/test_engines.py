@@ -1,0 +1,129 @@
+"""Adapters on captured and constructed answers: facts, capacity with its source, counters summed."""
+
+import pytest
+
+from speedmatrix.cells import Capacity
+from speedmatrix.config import Server
+from speedmatrix.engines import ENGINES, Counters, EngineError, OpenAI, Vllm
+
+
+class Answer:
+    """An HTTP answer, constructed."""
+
+    def __init__(self, body, status=200):
+        self.text = body if isinstance(body, str) else ""
+        self.content, self.status_code, self.headers = self.text.encode(), status, {}
+        self._body = body
+
+    def json(self):
+        if isinstance(self._body, str):
+            raise ValueError
+        return self._body
+
+
+def engine(kind, answers, **server):
+    """An adapter whose server gives `answers` by path; 404 for all others."""
+    stated = {"model": None, "facts": {}, "capacity": Capacity()} | server
+    made = kind(Server("s", "vllm", "http://127.0.0.1:9", None, None, hardware=None, **stated))
+    made._request = lambda method, url, body, timeout_s: Answer(*answers.get(url.split(":9")[1], ("Not Found", 404)))
+    return made
+
+
+MODELS = ({"data": [{"id": "m", "max_model_len": 32768}]},)
+VERSION = ({"version": "0.32.1.dev3+gabcdef0123"},)
+
+
+def vllm(metrics: str, **server) -> Vllm:
+    return engine(Vllm, {"/v1/models": MODELS, "/version": VERSION, "/metrics": (metrics,)}, **server)
+
+
+def info(**labels) -> str:
+    told = ",".join(f'{key}="{value}"' for key, value in labels.items())
+    return "vllm:cache_config_info{" + told + "} 1\n"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "tokens", "ranks", "source"),
+    [
+        (info(engine=0, kv_cache_size_tokens=1000), 1000, 1, "kv_cache_size_tokens"),
+        # A hybrid model: blocks × block size would be 18 times too much.
+        (
+            info(engine=0, kv_cache_size_tokens=1000, num_gpu_blocks=1125, block_size=16),
+            1000,
+            1,
+            "kv_cache_size_tokens",
+        ),
+        (info(engine=0, num_gpu_blocks=100, block_size=16), 1600, 1, "blocks × block size"),
+        (
+            info(engine=0, kv_cache_size_tokens=1000) + info(engine=1, kv_cache_size_tokens=1100),
+            2100,
+            2,
+            "kv_cache_size_tokens",
+        ),
+        (info(engine=0, block_size=16), None, 1, "unknown: /metrics does not tell"),
+        ("", None, 1, "unknown: /metrics does not tell"),
+        ("<html>Bad Gateway</html>", None, 1, "unknown: /metrics does not tell"),
+    ],
+)
+def test_vllms_capacity_comes_with_its_source(metrics, tokens, ranks, source):
+    facts = vllm(metrics).facts()
+    assert facts.capacity == Capacity(tokens, 32768, None, source, ranks)
+    assert (facts.served["version"], facts.served["commit"]) == ("0.32.1.dev3+gabcdef0123", "abcdef0123")
+
+
+def test_what_the_config_states_goes_over_what_was_detected_and_leaves_the_rest():
+    two = info(engine=0, kv_cache_size_tokens=1000) + info(engine=1, kv_cache_size_tokens=1000)
+    told = vllm(two, capacity=Capacity(kv_tokens=900, kv_source="config"), facts={"quantization": "fp8"}).facts()
+    assert told.capacity == Capacity(900, 32768, None, "config", 2)
+    assert told.served["quantization"] == "fp8"
+
+
+def test_vllms_counters_are_summed_over_engines_and_unknown_is_not_zero():
+    rows = 'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_running{engine="1"} 4\n'
+    rows += 'vllm:num_requests_waiting{engine="0"} 1\nvllm:num_requests_waiting{engine="1"} 0\n'
+    rows += 'vllm:generation_tokens_total{engine="0"} 50\nvllm:generation_tokens_total{engine="1"} 70\n'
+    made = vllm(rows)
+    assert made.counters() == Counters(running=7, waiting=1, generated=120)
+    assert made.requests_inside() == 8
+    assert vllm("").requests_inside() is None and vllm("").counters() == Counters()
+
+
+def test_counters_since_are_rises_and_unknown_where_either_is():
+    before = Counters(running=9, generated=10, drafts=1)
+    assert Counters(running=2, generated=110, accepted=5).since(before) == Counters(running=-7, generated=100)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_several_models_ask_for_one_and_list_them(name):
+    three = ({"data": [{"id": "a"}, {"id": "b"}, {"id": "c"}]},)
+    with pytest.raises(EngineError, match=r"^servers\.s\.model: name the model to measure; .* lists: a, b, c$"):
+        engine(ENGINES[name], {"/v1/models": three}).model()
+    assert engine(ENGINES[name], {"/v1/models": three}, model="b").model() == "b"
+    with pytest.raises(EngineError, match="does not serve 'x'; it lists: a, b, c"):
+        engine(ENGINES[name], {"/v1/models": three}, model="x").model()
+
+
+def test_of_an_openai_server_only_what_the_config_says_is_known():
+    made = engine(OpenAI, {"/v1/models": MODELS}, facts={"version": "7"}, capacity=Capacity(max_context=4096))
+    facts = made.facts()
+    assert made.healthy() and facts.capacity == Capacity(max_context=4096)
+    assert (facts.served["model"], facts.served["version"]) == ("m", "7")
+    assert made.counters() == Counters() and made.requests_inside() is None
+    with pytest.raises(EngineError, match="has no tokenizer"):
+        made.tokenize("a", True)
+
+
+def test_a_kept_connection_that_the_server_dropped_is_no_fault(monkeypatch):
+    import requests
+
+    made = Vllm(Server("s", "vllm", "http://127.0.0.1:9", None, None, None, {}, Capacity(), None))
+    tried = []
+
+    def once_dropped(method, url, **more):
+        tried.append(url)
+        if len(tried) == 1:
+            raise requests.ConnectionError("Remote end closed connection without response")
+        return Answer({"data": [{"id": "m"}]})
+
+    monkeypatch.setattr(made._session, "request", once_dropped)
+    assert made.model() == "m" and len(tried) == 2
