@@ -13,7 +13,7 @@ rule launch:
     resources:
         measuring=1,
     params:
-        failed=lambda wildcards: servers.failed_launches(wildcards.server),
+        failed=lambda wildcards: servers.failed_launches(wildcards.server, wildcards.digest),
     script:
         "../scripts/launch.py"
 

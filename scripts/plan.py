@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-from speedmatrix import config, estimate, progress
+from speedmatrix import config, estimate, progress, store
 
 TARGET = "results/report.html"
 TRIGGERS = ["mtime", "params", "input"]  # profiles/default without its `quiet`: the jobs' outputs are read here
@@ -34,9 +34,13 @@ def main(arguments: list[str]) -> int:
         return dry.returncode
     planned = set(OUTPUT.findall(dry.stdout + dry.stderr))
     files = [arguments[arguments.index("--configfile") + 1]] if "--configfile" in arguments else ["config/config.yaml"]
-    settings = config.read(files)
-    print(_stats(dry.stdout + dry.stderr))
-    print(_summary(settings, [cell for cell in settings.cells() if cell.path in planned]))
+    try:
+        settings = config.read(files)
+        print(_stats(dry.stdout + dry.stderr))
+        print(_summary(settings, [cell for cell in settings.cells() if cell.path in planned]))
+    except (config.ConfigError, store.StoreError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -52,10 +56,15 @@ def _summary(settings: config.Config, cells: list) -> str:
     if not cells:
         return "No cell would be measured."
     names = ", ".join(f"{cell.server}/{cell.name}" for cell in cells[:6]) + (", …" if len(cells) > 6 else "")
-    measured = any(result["phase"] == "prefill" and result["figures"] for result in progress.results(settings))
+    there = progress.results(settings)
+    failed = sum(result["status"] == "failed" for result in there)
+    measured = any(result["phase"] == "prefill" and result["figures"] for result in there)
     basis = "the prefill speeds measured so far" if measured else "the config alone, the server's speed being unknown"
+    again = f"\n{failed} failed so far and would be tried again." if failed else ""
     took = estimate.duration_text(progress.cells_s(settings, cells))
-    return f"{len(cells)} of {len(settings.cells())} cells would be measured ({names}).\nAbout {took}, by {basis}."
+    return (
+        f"{len(cells)} of {len(settings.cells())} cells would be measured ({names}).{again}\nAbout {took}, by {basis}."
+    )
 
 
 if __name__ == "__main__":

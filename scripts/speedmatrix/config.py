@@ -14,6 +14,7 @@ from typing import Any
 from speedmatrix import METHOD, configfile
 from speedmatrix.cells import Capacity, Cell, parse_size
 from speedmatrix.configfile import ConfigError
+from speedmatrix.history import failed_attempts
 
 SOURCE_ENV = "SPEEDMATRIX_CONFIG"  # the sweep's config, handed from the Snakefile to its jobs' processes
 
@@ -121,19 +122,23 @@ class Config:
     def params(self, cell: Cell) -> str:
         """One canonical JSON string of everything that affects this cell's figures, and nothing else.
 
-        The failed attempts are in it, so that Snakemake itself sees that a failed cell is to be tried again. What the
-        config says in free words is in it as a hash, since Snakemake keeps params and a secret may stand there.
+        The failed attempts are in it, so that Snakemake itself sees that a failed cell is to be tried again.
         """
+        return canonical(self._affecting(cell) | {"failed_attempts": failed_attempts(cell)})
+
+    def digest(self, cell: Cell) -> str:
+        """12 hex digits that two attempts at a cell share if they would measure the same."""
+        return _digest(self._affecting(cell))
+
+    def _affecting(self, cell: Cell) -> dict[str, Any]:
+        # What the config says in free words is a hash: Snakemake keeps params, and a secret may stand there.
         server = self.servers[cell.server]
-        return canonical(
-            {
-                "cell": asdict(cell),
-                "method": METHOD,
-                "server": [server.digest, server.stated],
-                "measure": self.measure.used_by(cell.phase),
-                "failed_attempts": failed_attempts(cell),
-            }
-        )
+        return {
+            "cell": asdict(cell),
+            "method": METHOD,
+            "server": [server.digest, server.stated],
+            "measure": self.measure.used_by(cell.phase),
+        }
 
     def missing_variables(self) -> list[str]:
         """One line for each environment variable that the config names and that is not set."""
@@ -157,17 +162,6 @@ def canonical(value: Any) -> str:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:12]
-
-
-def history_dir(cell: Cell) -> Path:
-    """Where every attempt at a cell is kept."""
-    return Path("results/history") / cell.server
-
-
-def failed_attempts(cell: Cell) -> int:
-    """How many attempts at this cell failed so far, from results/history."""
-    files = history_dir(cell).glob(f"{cell.name}.[0-9]*T*.json")
-    return sum('"status": "failed"' in file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 
 def read(files: list[str], overrides: Mapping[str, Any] | None = None) -> Config:

@@ -69,8 +69,10 @@ def results(config: Config, server: str | None = None) -> list[dict[str, Any]]:
 
 def interrupted_line(config: Config) -> str:
     """How far a run came that did not end well, and how it goes on."""
-    done = sum(Path(cell.path).exists() for cell in config.cells())
+    there = results(config)
+    failed = sum(result["status"] == "failed" for result in there)
+    done, cells = len(there) - failed, len(config.cells())
     advice = "the same command goes on from here; `snakemake --cores 1 partial` shows what is there"
-    if done == len(config.cells()):
+    if done == cells:
         return f"stopped: not every cell is up to date with the config; {advice}"
-    return f"stopped: {done} of {len(config.cells())} cells are measured; {advice}"
+    return f"stopped: {done} of {cells} cells are measured{f', {failed} failed' if failed else ''}; {advice}"

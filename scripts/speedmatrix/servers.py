@@ -10,9 +10,10 @@ from typing import Any
 
 from speedmatrix import METHOD, VERSION, hardware, redact, store, supervisor, tokenizing
 from speedmatrix.cells import Capacity, Cell
-from speedmatrix.config import Config, Server, canonical, history_dir
+from speedmatrix.config import Config, Server, canonical
 from speedmatrix.dialect import Dialect
 from speedmatrix.engines import Engine, EngineError, Facts, engine_for
+from speedmatrix.history import history_dir
 from speedmatrix.serverstate import LaunchSpec, ServerState
 
 # What is read anew before each cell: where it differs from health.json, another server answers.
@@ -54,13 +55,13 @@ def launch(config: Config, name: str, output: Path) -> None:
         if len(config.servers) == 1:
             raise
         record["error"] = str(error)
-        store.write_json(history_dir(Cell(name, "prefill", 1)) / f"launch.{_stamp()}.json", record)
+        store.write_json(history_dir(Cell(name, "prefill", 1)) / f"launch.{server.digest}.{_stamp()}.json", record)
     store.write_json(output, record)
 
 
-def failed_launches(name: str) -> int:
-    """How often a launch of this server was written down as failed: its launch rule's param, so that it is retried."""
-    return sum(1 for _ in (Path("results/history") / name).glob("launch.*.json"))
+def failed_launches(name: str, digest: str) -> int:
+    """How often exactly this launch was written down as failed: its launch rule's param, so that it is retried."""
+    return sum(1 for _ in (Path("results/history") / name).glob(f"launch.{digest}.*.json"))
 
 
 def _stamp() -> str:

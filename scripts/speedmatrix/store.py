@@ -22,8 +22,8 @@ import jsonschema
 import psutil
 
 from speedmatrix.cells import Cell
-from speedmatrix.config import history_dir
 from speedmatrix.configfile import SCHEMAS
+from speedmatrix.history import history_dir
 
 
 class StoreError(Exception):

@@ -9,11 +9,13 @@ from typing import Any
 
 from speedmatrix import METHOD, VERSION, arrivals, measure, redact, servers, serverstate, store, supervisor
 from speedmatrix.cells import Capacity, Cell, Plan, plan
-from speedmatrix.config import Config, Server, failed_attempts
+from speedmatrix.config import Config, Server
 from speedmatrix.dialect import Dialect
 from speedmatrix.engines import Engine, Facts, engine_for
+from speedmatrix.history import attempts, failed_attempts
 from speedmatrix.servers import SweepError
 
+NOT_STARTED = "server did not start"
 log = logging.getLogger(__name__)
 
 
@@ -34,6 +36,9 @@ def run_cell(config: Config, cell: Cell, health_file: Path) -> dict[str, Any]:
     """
     server, known = config.servers[cell.server], store.read_valid(health_file, "health")
     try:
+        if kept := _attempt_that_counts_again(config, cell, known):
+            store.write_cell(cell, kept)
+            return kept
         with store.sole_use(server.url):
             result, run = _attempt(config, cell, known)
             _keep(cell, result, run)
@@ -42,10 +47,31 @@ def run_cell(config: Config, cell: Cell, health_file: Path) -> dict[str, Any]:
     return result
 
 
+def _attempt_that_counts_again(config: Config, cell: Cell, known: dict[str, Any]) -> dict[str, Any] | None:
+    """The result that failed starts of another launch displaced, once the config is back at its own; else None.
+
+    Only what lies right before such starts: a cell that was deleted to be measured again has no failed start after it.
+    """
+    past = iter(reversed(attempts(cell)))
+    try:
+        first = result = store.read_valid(next(past), "cell")
+        while result["reason"] == NOT_STARTED:
+            result = store.read_valid(next(past), "cell")
+    except (StopIteration, store.StoreError):
+        return None
+    if known["error"] or first is result or result["status"] == "failed" or result.get("params") != config.digest(cell):
+        return None
+    same_server = result["fingerprint"] == known["fingerprint"] and result["started_at"] >= known["checked_at"]
+    has_arrivals = result["arrivals"] is None or Path(cell.path).with_name(result["arrivals"]).exists()
+    return result if same_server and has_arrivals else None
+
+
 def _keep(cell: Cell, result: dict[str, Any], run: arrivals.Run | None) -> None:
     beside = Path(cell.path).with_name(f"{cell.name}.arrivals.npz")
     beside.parent.mkdir(parents=True, exist_ok=True)
-    if run is None:
+    if result["reason"] == NOT_STARTED:
+        pass  # the arrivals of what was measured before stay: it may count again
+    elif run is None:
         beside.unlink(missing_ok=True)
     else:
         result["arrivals"] = beside.name
@@ -57,7 +83,7 @@ def _attempt(config: Config, cell: Cell, known: dict[str, Any]) -> tuple[dict[st
     server, started_at = config.servers[cell.server], store.utc_now()
     if known["error"]:
         result = _result(config, cell, None, _plan(config, cell, server.capacity))
-        return result | {"started_at": started_at, "status": "failed", "reason": "server did not start"}, None
+        return result | {"started_at": started_at, "status": "failed", "reason": NOT_STARTED}, None
     capacity = servers.known_capacity(known)
     fits = _plan(config, cell, capacity)
     result = _result(config, cell, known, fits) | {"started_at": started_at}
@@ -141,6 +167,7 @@ def _result(config: Config, cell: Cell, known: dict[str, Any] | None, fits: Plan
         "finished_at": store.utc_now(),
         "attempt": failed_attempts(cell) + 1,
         "method": METHOD,
+        "params": config.digest(cell),
         "tool_version": VERSION,
         "fingerprint": known["fingerprint"] if known else None,
         "identity": known["identity"] if known else None,

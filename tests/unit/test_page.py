@@ -101,6 +101,12 @@ def test_a_capacity_that_is_not_known_is_said_to_be_with_what_to_do():
     assert f"<dd>{why}</dd>" in render([samples.cell()], healths={"vllm": samples.HEALTH | {"capacity": capacity}})
 
 
+def test_a_partial_page_does_not_count_failed_cells_as_measured():
+    cells = [samples.cell(), samples.cell(concurrency=2, status="failed", reason="a stream stalled")]
+    assert "1 of 3 cells are measured, 1 failed." in render(cells, planned=3)
+    assert "1 of 3 cells are measured." in render(cells[:1], planned=3)
+
+
 def test_counts_by_status(seed):
     assert words.counts(samples.seed_cells()) == [
         (34, "valid", "●", "Valid"),
@@ -156,7 +162,7 @@ def test_the_note_on_ttft_is_of_what_was_measured(kinds, said):
 
 def test_failed_cells_and_what_is_missing_are_said_first():
     text = render([samples.cell(status="failed", reason="a stream stalled")], planned=12)
-    assert "partial: 1 of 12 cells" in text
+    assert "partial: 0 of 12 cells are measured, 1 failed" in text
     assert "1 of 1 cells failed" in text and "vllm, decode 8K × 1: a stream stalled" in text
 
 

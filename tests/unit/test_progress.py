@@ -1,8 +1,10 @@
 """What the person reads while a sweep runs, and the estimate of its time, by arithmetic."""
 
+from pathlib import Path
+
 import pytest
 
-from speedmatrix import estimate, progress
+from speedmatrix import estimate, progress, store
 from speedmatrix.cells import Capacity, Cell
 from speedmatrix.config import parse
 from tests.unit import samples
@@ -61,3 +63,12 @@ def test_a_line_for_each_status():
 
 def test_how_far_an_interrupted_run_came():
     assert progress.interrupted_line(CONFIG).startswith("stopped: 0 of 5 cells are measured; the same command goes on")
+    for cell, status in zip(CONFIG.cells(), ("valid", "over_capacity", "failed", "limited"), strict=False):
+        own = {"phase": cell.phase, "context_tokens": cell.context, "concurrency": cell.concurrency}
+        store.write_json(Path(cell.path), samples.cell(status=status, **own))
+    Path(CONFIG.cells()[4].path).write_text("{")  # neither measured nor failed
+    assert progress.interrupted_line(CONFIG).startswith("stopped: 3 of 5 cells are measured, 1 failed; the same")
+    for cell in CONFIG.cells():
+        own = {"phase": cell.phase, "context_tokens": cell.context, "concurrency": cell.concurrency}
+        store.write_json(Path(cell.path), samples.cell(**own))
+    assert progress.interrupted_line(CONFIG).startswith("stopped: not every cell is up to date with the config;")

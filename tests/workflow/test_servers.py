@@ -33,5 +33,44 @@ def test_servers_are_measured_in_order_and_one_that_cannot_start_fails_alone(fre
     assert "broken did not start" in (fresh.directory / "results/report.html").read_text()
 
 
+def test_a_failed_start_of_one_of_several_and_the_way_back_measure_nothing(fresh):
+    other = {"engine": "llama.cpp", "url": f"http://127.0.0.1:{free_port()}", "launch": {"command": "exit 4"}}
+    fresh.config["servers"]["zz-broken"] = other
+    fresh.config["matrix"] = {"prefill": {"contexts": [256]}, "decode": {"contexts": [256], "concurrency": [1]}}
+    code, output = fresh.run()
+    assert code == 0, output
+    first, launches = cells_of_tiny(fresh), tiny_launches(fresh)
+    arrivals = {path.name: path.read_bytes() for path in fresh.directory.glob("results/cells/tiny/*.npz")}
+    assert [cell["status"] for cell in first.values()] == ["valid", "valid"] and len(arrivals) == 2
+    command = fresh.config["servers"]["tiny"]["launch"]["command"]
+    fresh.config["servers"]["tiny"]["launch"]["command"] = "exit 3"
+    for _ in range(2):  # tried again by the second run
+        code, output = fresh.run()
+        assert code == 0, output
+        assert {cell["reason"] for cell in cells_of_tiny(fresh).values()} == {"server did not start"}
+    assert tiny_launches(fresh) > launches + 1
+    fresh.config["servers"]["tiny"]["launch"]["command"] = command
+    launches = tiny_launches(fresh)
+    code, output = fresh.run()
+    assert code == 0, output
+    assert cells_of_tiny(fresh) == first and tiny_launches(fresh) == launches
+    assert {path.name: path.read_bytes() for path in fresh.directory.glob("results/cells/tiny/*.npz")} == arrivals
+    (fresh.directory / "results/cells/tiny/prefill-256.json").unlink()
+    code, output = fresh.run()
+    assert code == 0, output
+    again = cells_of_tiny(fresh)
+    assert again["decode-256-x1"] == first["decode-256-x1"]
+    assert again["prefill-256"]["status"] == "valid"
+    assert again["prefill-256"]["prompt"]["nonce"] != first["prefill-256"]["prompt"]["nonce"]
+
+
+def cells_of_tiny(sweep) -> dict[str, dict]:
+    return {path.stem: read(path) for path in sorted(sweep.directory.glob("results/cells/tiny/*.json"))}
+
+
+def tiny_launches(sweep) -> int:
+    return (sweep.directory / "logs/server-tiny.log").read_text().count("--- ")
+
+
 def read(path) -> dict:
     return json.loads(path.read_text())
