@@ -41,6 +41,18 @@ def is_alive(who: str | None) -> bool:
     return identity(pid_of(who)) == who
 
 
+def environment_of(who: str | None) -> dict[str, str] | None:
+    """The environment that the process of this identity was started with; None where it is gone or not ours to see."""
+    if not is_alive(who):
+        return None
+    try:
+        raw = Path(f"/proc/{pid_of(str(who))}/environ").read_bytes()
+    except OSError:
+        return None
+    pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if b"=" in entry)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
 def importable(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` with this library importable in a child process."""
     here = str(Path(__file__).parents[1])

@@ -39,7 +39,7 @@ def secrets_of(spec: LaunchSpec) -> set[str]:
     return {value for value in named | own | around if len(value) >= 6}
 
 
-def _spawn(spec: LaunchSpec, tag: str) -> subprocess.Popen[bytes]:
+def _spawn(spec: LaunchSpec, tag: str, owner: str) -> subprocess.Popen[bytes]:
     if isinstance(spec.command, str):
         command = ["/bin/sh", "-c", resolve(spec.command)]
     else:
@@ -50,15 +50,21 @@ def _spawn(spec: LaunchSpec, tag: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**processes.importable(_inherited()), **own, processes.TAG_ENV: tag},
+        env={**processes.importable(_inherited(owner)), **own, processes.TAG_ENV: tag},
         preexec_fn=processes.die_with_parent,
         process_group=0,
     )
 
 
-def _inherited() -> dict[str, str]:
-    """The environment without what is only for the sweep's own processes."""
-    return {name: value for name, value in os.environ.items() if name != SOURCE_ENV}
+def _inherited(owner: str) -> dict[str, str]:
+    """The environment that the sweep was started in: Snakemake limits its jobs to one thread (OMP_NUM_THREADS, …).
+
+    On another host than the sweep's it can't be seen; the job's own is taken without those limits then.
+    """
+    known = processes.environment_of(owner)
+    if known is None:
+        known = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    return {name: value for name, value in known.items() if name != SOURCE_ENV}
 
 
 def _copy_log(source: IO[bytes], log: IO[str], secrets: set[str]) -> None:
@@ -92,7 +98,7 @@ def supervise(job: dict[str, Any]) -> None:
         log.write(f"--- {job['started_at']} {_shown(spec)}\n")
         log.flush()
         try:
-            child = _spawn(spec, tag)
+            child = _spawn(spec, tag, owner)
         except (OSError, KeyError) as error:
             log.write(f"{spec.server} can't be started: {_cause(error)}\n")
             write_state(replace(state, status="exited", returncode=127))

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import os
+import shlex
 
 from tests.workflow.conftest import free_port
 
@@ -74,3 +76,17 @@ def tiny_launches(sweep) -> int:
 
 def read(path) -> dict:
     return json.loads(path.read_text())
+
+
+def test_a_server_has_the_environment_of_the_sweep_and_not_snakemakes_thread_limits(fresh):
+    command = fresh.config["servers"]["tiny"]["launch"]["command"]
+    fresh.config["servers"]["tiny"]["launch"]["command"] = f"env; exec {shlex.join(map(str, command))}"
+    fresh.config["matrix"] = {"prefill": {"contexts": [256]}, "decode": {"contexts": [], "concurrency": [1]}}
+    code, output = fresh.run(MKL_NUM_THREADS="3", A_SETTING="of mine")
+    assert code == 0, output
+    log = (fresh.directory / "logs/server-tiny.log").read_text().splitlines()
+    set_by_user = {line for line in log if line.startswith(("MKL_NUM_THREADS=", "A_SETTING="))}
+    assert set_by_user == {"MKL_NUM_THREADS=3", "A_SETTING=of mine"}
+    here = {f"{name}={value}" for name, value in os.environ.items()}
+    assert not {line for line in log if "_NUM_THREADS=" in line} - here - set_by_user
+    assert not [line for line in log if line.startswith("SPEEDMATRIX_CONFIG=")]
