@@ -39,7 +39,8 @@ class Stream:
 class Run:
     """What a cell's load left: all streams, the window's edges, how late the measuring process was.
 
-    `ran` is how many lanes the server ran at once where that was fewer than asked for, else None.
+    `cpu_share`: of one core that it used or waited for. `ran`: how many lanes the server ran at once where that was
+    fewer than asked for, else None.
     """
 
     streams: list[Stream]

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 from speedmatrix import sse
 from speedmatrix.arrivals import SECOND, Run, Stream
@@ -132,7 +133,7 @@ class Load:
         run = self.result
         self._check_lateness()
         run.lags_ns.clear()
-        cpu_before = time.process_time_ns()
+        cpu_before = time.process_time_ns() + cpu_wait_ns()
         run.t0_ns = self._clock()
         run.t1_ns = run.t0_ns + round(self._timing.duration_s * SECOND)
         at_edge()
@@ -140,7 +141,7 @@ class Load:
             self._check_stalls(now)
             await asyncio.sleep(min(0.5, (run.t1_ns - now) / SECOND))
         at_edge()
-        run.cpu_share = (time.process_time_ns() - cpu_before) / (self._clock() - run.t0_ns)
+        run.cpu_share = (time.process_time_ns() + cpu_wait_ns() - cpu_before) / (self._clock() - run.t0_ns)
         await self._until_past(run.t1_ns)
 
     async def _ramp(self) -> None:
@@ -207,6 +208,14 @@ async def prefill(opener: Opener, repeats: int, timeout_s: float, clock: Clock =
         except TimeoutError:
             raise LoadError(f"no first token within {timeout_s:g} s") from None
     return streams[1:]
+
+
+def cpu_wait_ns() -> int:
+    """How long this process's main thread has waited for a core although it could run; 0 where that is not told."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 async def until(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -139,10 +139,13 @@ def _note_failure(spec: LaunchSpec, owner: str, failed: int) -> None:
 def _refuse_taken_port(spec: LaunchSpec) -> None:
     parts = urlsplit(spec.url)
     host, port = parts.hostname or "127.0.0.1", parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        socket.create_connection((host, port), timeout=2).close()
-    except OSError:
-        return
+    deadline = time.monotonic() + 1.0  # a process that was killed just now may keep its socket a moment longer
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, port), timeout=2).close()
+        except OSError:
+            return
+        time.sleep(_POLL_S)
     raise ServerError(
         f"{host}:{port} is already in use by a program that this sweep did not start{_listener(port)}:"
         " stop it, or leave out `launch` to measure it"
@@ -174,7 +177,7 @@ def _start(spec: LaunchSpec, owner: str, is_ready: Callable[[], bool]) -> Server
             stdout=log,
             stderr=log,
             env=processes.importable(os.environ),
-            start_new_session=True,
+            process_group=0,  # not a session of its own: see "In the sweep's session" in docs/decisions.md
         )
     assert supervising.stdin is not None
     with contextlib.suppress(BrokenPipeError):

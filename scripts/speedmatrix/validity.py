@@ -169,7 +169,7 @@ RULES: list[tuple[Flag, Callable[[Evidence], bool]]] = [
     (
         Flag(
             "client_bound",
-            f"The measuring process used over {CLIENT_CPU_SHARE:.0%} of a core, or its clock ticks came late.",
+            f"The measuring process used or waited for over {CLIENT_CPU_SHARE:.0%} of a core, or it came late.",
             "Measure from a faster or an idle machine: the server may be faster than this figure.",
         ),
         _client_bound,
@@ -224,7 +224,7 @@ def flags(seen: Evidence) -> list[str]:
 
 
 def client_state(run: Run) -> dict[str, float | None]:
-    """How busy and how late the measuring process was: CPU share of one core, lag of its event loop in ms."""
+    """How busy and how late the measuring process was: share of one core used or waited for, event loop's lag in ms."""
     lags = np.asarray(run.lags_ns, dtype=np.float64) / 1e6
     return {
         "cpu_share": run.cpu_share,

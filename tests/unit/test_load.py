@@ -4,6 +4,9 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -218,3 +221,22 @@ def test_a_prefill_that_never_answers():
 
     with pytest.raises(LoadError, match=r"no first token within 0\.2 s"):
         asyncio.run(load.prefill(opener(script), 1, 0.2))
+
+
+def test_waiting_for_a_core_that_is_taken_is_told():
+    spin = "while True: pass"
+    core = {min(os.sched_getaffinity(0))}
+    hogs = [subprocess.Popen([sys.executable, "-c", spin], preexec_fn=lambda: os.sched_setaffinity(0, core))]
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, core)
+    try:
+        before, end = load.cpu_wait_ns(), time.monotonic() + 1
+        while time.monotonic() < end:
+            pass
+        waited_s = (load.cpu_wait_ns() - before) / 1e9
+    finally:
+        os.sched_setaffinity(0, mine)
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    assert 0.2 < waited_s < 1  # half of the second, since two want the core
