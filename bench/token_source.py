@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_TOKENS = 40_000
+MOST_TOKENS = 100_000
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -26,13 +26,20 @@ def session(headers: dict[str, str]) -> aiohttp.ClientSession:
 
 
 def _connected_trace() -> aiohttp.TraceConfig:
-    """Tells each request the moment its connection stands: from there TTFT counts, without TCP and TLS."""
+    """Tells each request the moment before its head is written: from there TTFT counts, without TCP and TLS.
+
+    Requests that start together are written one a turn of the event loop: else the first one's token would be read,
+    and timed, only after the last request was written, some 0.1 ms later for each of them.
+    """
     config = aiohttp.TraceConfig()
+    turn = asyncio.Lock()
 
     async def connected(_session: Any, context: Any, _params: Any) -> None:
+        async with turn:
+            await asyncio.sleep(0)
         context.trace_request_ctx()
 
-    config.on_request_headers_sent.append(connected)
+    config.on_connection_create_end.append(connected)
     return config
 
 

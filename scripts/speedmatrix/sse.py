@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024  # a stream that never ends an event must not eat the memory
 DONE = b"[DONE]"
@@ -30,6 +31,9 @@ class Decoder:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of every event that `chunk` completes. StreamError when an event outgrows MAX_EVENT_BYTES."""
+        if self._is_one_event(chunk):
+            self._start = False
+            return [chunk[6:-2]]
         if self._after_cr and chunk:
             chunk = chunk.removeprefix(b"\n")  # the second half of a CRLF that was split between two reads
             self._after_cr = False
@@ -42,6 +46,16 @@ class Decoder:
         if self._size + len(self._rest) > MAX_EVENT_BYTES:
             raise StreamError(f"an event of the stream is larger than {MAX_EVENT_BYTES // 2**20} MiB")
         return events
+
+    def _is_one_event(self, chunk: bytes) -> bool:
+        """Whether nothing is left over and `chunk` is one line `data: …` and an empty one, as most chunks are."""
+        return (
+            chunk.find(b"\n") == len(chunk) - 2
+            and chunk.startswith(b"data: ")
+            and chunk.endswith(b"\n")
+            and not (self._rest or self._data or self._after_cr)
+            and b"\r" not in chunk
+        )
 
     def _line(self, line: bytes) -> bytes | None:
         if self._start:
@@ -63,51 +77,123 @@ class Decoder:
         self._size += len(data)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """One event of a completion's stream. Token counts are None where the event does not tell them."""
 
     visible: bool  # carries text, reasoning or a tool call
-    text: str  # what a reader would see of it
     running: int | None  # tokens generated so far, as the event counts them
     prompt_tokens: int | None
     cached_tokens: int | None
     finish: str | None
     prompt_ms: float | None  # the server's own prefill time
+    text: str  # the text or reasoning that it carries, '' where it is neither
+
+
+# The shape of the events that servers do send, so that one costs a microsecond. What has another shape is no error:
+# `parse_odd` reads it. Nothing may be null here where null says something else than absence.
+Told = int | msgspec.UnsetType
+UNSET = msgspec.UNSET
+
+
+class _Delta(msgspec.Struct, gc=False):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    text: str | None = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Details(msgspec.Struct, gc=False):
+    cached_tokens: Told | None = UNSET
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Timings(msgspec.Struct, gc=False):
+    predicted_n: Told = UNSET
+    prompt_n: Told = UNSET
+    cache_n: Told = UNSET
+    prompt_ms: float | None = None
+
+
+class _Shape(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    timings: _Timings | None = None
+    error: None = None
+
+
+_decode = msgspec.json.Decoder(_Shape).decode
+_CHOICE, _DELTA, _USAGE, _DETAILS, _TIMINGS = _Choice(), _Delta(), _Usage(), _Details(), _Timings()
 
 
 def parse(data: bytes) -> Event:
-    """What one event says. StreamError for an error object inside the stream and for what is no JSON object."""
+    """What one event says. StreamError for an error object inside the stream and for what is no completion's event."""
     try:
-        raw = json.loads(data.decode())  # from bytes, json would first guess at the encoding
+        said = _decode(data)
+    except msgspec.DecodeError:
+        return parse_odd(data)
+    choice = said.choices[0] if said.choices else _CHOICE
+    delta, usage, timings = choice.delta or _DELTA, said.usage or _USAGE, said.timings or _TIMINGS
+    text = choice.text or delta.content or delta.reasoning_content or delta.reasoning or ""
+    running = usage.completion_tokens if timings.predicted_n is UNSET else timings.predicted_n
+    prompt = usage.prompt_tokens or None
+    if timings.prompt_n is not UNSET:
+        prompt = timings.prompt_n + (timings.cache_n or 0)
+    cached = (usage.prompt_tokens_details or _DETAILS).cached_tokens
+    if cached is UNSET:
+        cached = None if timings.cache_n is UNSET else timings.cache_n
+    visible = bool(text or delta.tool_calls)
+    return Event(visible, running or None, prompt, cached, choice.finish_reason, timings.prompt_ms, text)
+
+
+def parse_odd(data: bytes) -> Event:
+    """`parse` for events of any shape, slowly."""
+    try:
+        raw = json.loads(data)
     except ValueError:
         raise StreamError(f"an event of the stream is no JSON: {_shown(data)}") from None
     if not isinstance(raw, dict):
         raise StreamError(f"an event of the stream is no JSON object: {_shown(data)}")
     if raw.get("error"):
         raise StreamError(f"the server ended the stream with an error: {error_message(raw)}")
-    choices = raw.get("choices") or [{}]
+    try:
+        return _odd(raw)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise StreamError(f"an event of the stream is no completion's: {_shown(data)}") from None
+
+
+def _odd(raw: dict[str, Any]) -> Event:
+    choice = (raw.get("choices") or [{}])[0]
     usage = raw.get("usage") or {}
     timings = raw.get("timings") or {}
-    finish = choices[0].get("finish_reason")
     running = timings.get("predicted_n", usage.get("completion_tokens"))
-    text = _text(choices[0])
+    text, tools = _carried(choice)
     return Event(
-        visible=bool(text) or bool((choices[0].get("delta") or {}).get("tool_calls")),
-        text=text,
+        visible=bool(text or tools),
         running=running or None,  # usage of zeros is how some servers say nothing
         prompt_tokens=_prompt(usage, timings),
         cached_tokens=_cached(usage, timings),
-        finish=finish,
+        finish=choice.get("finish_reason"),
         prompt_ms=timings.get("prompt_ms"),
+        text=text if isinstance(text, str) else "",
     )
 
 
-def _text(choice: dict[str, Any]) -> str:
-    if choice.get("text"):
-        return str(choice["text"])
+def _carried(choice: dict[str, Any]) -> tuple[Any, Any]:
+    """(text of whatever kind, tool calls)."""
     delta = choice.get("delta") or {}
-    return "".join(str(delta[key]) for key in ("reasoning_content", "reasoning", "content") if delta.get(key))
+    texts = (choice.get("text"), *(delta.get(key) for key in ("content", "reasoning_content", "reasoning")))
+    return next((text for text in texts if text), ""), delta.get("tool_calls")
 
 
 def _prompt(usage: dict[str, Any], timings: dict[str, Any]) -> int | None:

@@ -125,3 +125,24 @@ def test_every_config_key_is_described():
 def test_every_flag_says_what_happened_and_what_to_do():
     for flag in validity.FLAGS.values():
         assert flag.happened.endswith(".") and flag.advice.endswith(".")
+
+
+DISTRIBUTIONS = {
+    "cpuinfo": "py-cpuinfo",
+    "markupsafe": "jinja2",  # a part of it
+    "prometheus_client": "prometheus-client",
+    "pynvml": "nvidia-ml-py",
+    "vl_convert": "vl-convert-python",
+    "yaml": "pyyaml",
+}
+REPORTING = {"charts.py", "merge.py", "page"}
+
+
+@pytest.mark.parametrize("name", ["measure", "report"])
+def test_an_environment_has_all_that_its_modules_import(name):
+    modules = [path for path in MODULES if (path.relative_to(LIBRARY).parts[0] in REPORTING) == (name == "report")]
+    used = {imported.split(".")[0] for path in modules for imported in imports(path)}
+    packages = used - set(sys.stdlib_module_names) - {"speedmatrix"}
+    text = (ROOT / f"envs/{name}.yaml").read_text()
+    listed = set(re.findall(r"- ([\w.-]+)==", text))
+    assert {DISTRIBUTIONS.get(package, package) for package in packages} <= listed

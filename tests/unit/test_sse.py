@@ -117,6 +117,78 @@ def test_what_is_no_json_object_is_refused_in_one_line(data):
     assert "\n" not in str(caught.value)
 
 
+def events_of(counts: list, texts: list, odd: list) -> st.SearchStrategy:
+    """Events with any of the fields that servers send; in place of each object or list there may be something odd."""
+
+    def thing(**fields) -> st.SearchStrategy:
+        whole = st.fixed_dictionaries({}, optional={**fields, "unknown": st.just([{"a": None}])})
+        return st.one_of(whole, st.sampled_from([None, *odd]))
+
+    count, text, tools = (
+        st.sampled_from(counts),
+        st.one_of(st.sampled_from(texts), st.text(max_size=5)),
+        [None, [], [{}]],
+    )
+    delta = thing(content=text, reasoning_content=text, reasoning=text, tool_calls=st.sampled_from(tools + odd))
+    choice = thing(text=text, delta=delta, finish_reason=st.sampled_from([None, "length", "stop", *odd]))
+    details = thing(cached_tokens=count)
+    return thing(
+        choices=st.one_of(st.lists(choice, max_size=2), st.sampled_from([None, *odd])),
+        usage=thing(prompt_tokens=count, completion_tokens=count, prompt_tokens_details=details),
+        timings=thing(predicted_n=count, prompt_n=count, cache_n=count, prompt_ms=count),
+        error=st.sampled_from([None, *odd]),
+    )
+
+
+USUAL = events_of([0, 1, 5, None], ["", None], [])
+ODD = events_of([None, 0, 3.0, 2.5, True, "7", -1, 2**70], [0, 5, ["a"]], ["odd", 3, [], {}, [1], {"message": "full"}])
+
+
+def outcome(read, data: bytes) -> sse.Event | str:
+    try:
+        return read(data)
+    except sse.StreamError as error:
+        return str(error)
+
+
+@given(st.one_of(USUAL, ODD), st.booleans())
+def test_events_are_read_the_same_fast_and_slowly(event, escaped):
+    data = json.dumps(event, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
+    assert outcome(sse.parse, data) == outcome(sse.parse_odd, data)
+
+
+@given(st.recursive(st.one_of(st.none(), st.floats(), st.text()), st.lists), st.binary(max_size=20))
+def test_what_is_no_event_is_refused_the_same_fast_and_slowly(value, noise):
+    for data in (json.dumps(value).encode(), noise):
+        assert outcome(sse.parse, data) == outcome(sse.parse_odd, data)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"choices": [{"index": 0, "text": " a", "finish_reason": None}], "usage": {"completion_tokens": 3}},
+        {"choices": [{"delta": {"content": "a"}}], "timings": {"predicted_n": 3, "prompt_n": 9, "prompt_ms": 1.5}},
+        {"choices": [], "usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 0}}},
+    ],
+)
+def test_usual_events_take_the_fast_path(event, monkeypatch):
+    monkeypatch.setattr(sse, "parse_odd", None)
+    sse.parse(json.dumps(event).encode())
+
+
+@pytest.mark.parametrize("event", [{"choices": ["a"]}, {"choices": 3}, {"usage": [1]}, {"timings": {"prompt_n": None}}])
+def test_an_event_of_another_kind_is_refused_in_one_line(event):
+    with pytest.raises(sse.StreamError, match="no completion's"):
+        sse.parse(json.dumps(event).encode())
+
+
+def test_an_event_carries_its_text():
+    assert chat({"content": 'a"\n\u2028'}).text == 'a"\n\u2028'
+    assert chat({"content": "", "reasoning": "b"}).text == "b"
+    assert sse.parse(b'{"choices": [{"text": "c"}]}').text == "c"
+    assert chat({"tool_calls": [{}]}).text == chat().text == ""
+
+
 def count(*stream: sse.Event) -> tuple[list[int], str, int | None]:
     counter = sse.Counter()
     return [counter.arrived(event) for event in stream], counter.source, counter.final
