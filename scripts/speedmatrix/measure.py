@@ -39,8 +39,13 @@ class Measured:
 
     @property
     def limited(self) -> str | None:
-        """`ran 8 of 16` where the server ran fewer requests at once than asked for."""
-        return f"ran {self.run.ran} of {self.lanes}" if self.run and self.run.ran else None
+        """`ran 8 of 16: …` where the server ran fewer requests at once than asked for, and what that means."""
+        if self.run is None or self.run.ran is None:
+            return None
+        by_turns = len({one.lane for one in self.run.streams if one.t_ns}) == self.lanes
+        why = "the server runs no more, or raise measure.max_output_tokens, since requests ended before others began"
+        why = f"by turns: {why}" if by_turns else "the server ran no more requests at once"
+        return f"ran {self.run.ran} of {self.lanes}{', ' if by_turns else ': '}{why}"
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,9 @@ async def _decode(task: Task) -> Measured:
         opened = opener.opener(http, engine.completions_url, bodies, lambda: lane_load.result.t0_ns == 0)
         lane_load = load.Load(opened, lanes, timing, lambda: engine.counters().waiting)
         seen = await lane_load.run(edges.note)
+    at_once = metrics.most_at_once([metrics.trace(one) for one in seen.streams], seen.t1_ns)
+    if seen.ran is None and at_once < lanes and not validity.in_lumps(seen.streams):
+        seen.ran = at_once  # all had a first token, but never all together: they took turns
     figures = metrics.decode(seen) | await edges.figures()
     if not figures["output_tokens"]:
         raise Failed(f"no tokens arrived within the {measure.duration_s:g} s of the window: raise measure.duration_s")

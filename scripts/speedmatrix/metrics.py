@@ -82,6 +82,17 @@ def lane_rates(traces: list[Trace], t0: float, t1: float) -> list[float]:
     return [tokens[lane] / seconds[lane] for lane in tokens if seconds[lane] > 0 and tokens[lane] > 0]
 
 
+def most_at_once(traces: list[Trace], t1: float) -> int:
+    """The most streams that decoded (between first and last arrival) at one time before t1."""
+    edges = [(float(one.t_ns[0]), 1) for one in traces if len(one.t_ns) and one.t_ns[0] < t1]
+    edges += [(float(one.t_ns[-1]), -1) for one in traces if len(one.t_ns)]
+    inside = most = 0
+    for _, change in sorted(edges, key=lambda edge: (edge[0], -edge[1])):
+        inside += change
+        most = max(most, inside)
+    return most
+
+
 def gaps_ms(traces: list[Trace], t0: float, t1: float) -> Floats:
     """Single gaps between arrivals that end inside the window, in ms: what a reader sees."""
     gaps = [np.diff(one.t_ns)[(one.t_ns[1:] >= t0) & (one.t_ns[1:] < t1)] for one in traces if len(one.t_ns) > 1]
@@ -151,6 +162,8 @@ def _ended_inside(one: Trace, t0: float, t1: float) -> bool:
 
 def _ttft_figures(run: Run) -> dict[str, Any]:
     first = _first_of_each_lane(run.streams)
+    if run.ran is not None:  # the others' includes waiting for these to end
+        first = sorted((one for one in first if one.t_ns), key=lambda one: one.t_ns[0])[: run.ran]
     inside = [stream for stream in run.streams if run.t0_ns <= stream.started_ns < run.t1_ns]
     values, share = ttft_ms(first), cached_share(first)
     return {

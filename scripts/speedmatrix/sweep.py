@@ -180,7 +180,7 @@ def _result(config: Config, cell: Cell, known: dict[str, Any] | None, fits: Plan
 def _figures(measured: measure.Measured) -> dict[str, Any]:
     return {
         "status": "limited" if measured.limited else "valid",
-        "reason": measured.limited and f"{measured.limited}: the server ran no more requests at once",
+        "reason": measured.limited,
         "figures": measured.figures,
         "prefill": measured.prefill,
         "flags": measured.flags,

@@ -103,14 +103,16 @@ def _preempted(seen: Evidence) -> bool:
     return bool(seen.preemptions)
 
 
-def _buffered(seen: Evidence) -> bool:
-    """First tokens came together with the next ones, and most others did so too. A late client makes lumps as well."""
-    lumped = [one for one in seen.run.streams if len(one.t_ns) >= LUMP_EVENTS]
-    if not lumped or _client_bound(seen):
-        return False
-    first = np.median([one.t_ns.count(one.t_ns[0]) for one in lumped])
-    each = np.median([len(one.t_ns) / len(set(one.t_ns)) for one in lumped])
+def in_lumps(streams: list[Stream]) -> bool:
+    """Whether first tokens came together with the next ones, and most others did so too."""
+    long = [one for one in streams if len(one.t_ns) >= LUMP_EVENTS]
+    first = np.median([one.t_ns.count(one.t_ns[0]) for one in long]) if long else 0
+    each = np.median([len(one.t_ns) / len(set(one.t_ns)) for one in long]) if long else 0
     return bool(first >= LUMP_EVENTS and each >= 2)
+
+
+def _buffered(seen: Evidence) -> bool:
+    return in_lumps(seen.run.streams) and not _client_bound(seen)  # a late client makes lumps as well
 
 
 def _repeating(seen: Evidence) -> bool:

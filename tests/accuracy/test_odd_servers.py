@@ -75,7 +75,7 @@ def test_packed_tokens_are_reconciled_with_the_final_usage():
 def test_a_proxy_that_holds_events_back_is_flagged_and_has_no_latencies(truth: Truth, lumps):
     truth.faults(lumps=lumps)
     seen, _ = truth.measure(FOUR, max_output_tokens=64, **QUICK)
-    assert "buffered" in seen.flags
+    assert "buffered" in seen.flags and seen.limited is None
     assert {seen.figures[key] for key in ("ttft_ms", "ttft_p99_ms", "itl_ms", "itl_p99_ms")} == {None}
 
 
@@ -220,6 +220,17 @@ def test_dropped_connections_and_stale_gauges_fail_nothing(truth: Truth):
     truth.faults(drops_idle=True, stale_gauges=True)
     for _ in range(2):
         assert right(truth.measure(FOUR, **QUICK)[0].figures, truth)
+
+
+def test_requests_that_take_turns_are_limited_to_those_that_ran_at_once():
+    with serving(5, "--max-running", "2") as truth:  # two streams of 60 tokens, then the next two
+        seen, told = truth.measure(FOUR, max_output_tokens=60, **QUICK)
+        assert seen.limited.startswith(
+            "ran 2 of 4, by turns: the server runs no more, or raise measure.max_output_tokens"
+        )
+        assert seen.figures["active_avg"] == pytest.approx(2, abs=0.3)
+        # Of the lanes that ran: the others' would include the time until those had ended.
+        assert seen.figures["ttft_ms"] == pytest.approx(float(np.median(told["ttft_ms"][:2])), abs=5)
 
 
 def test_a_server_that_preempts_is_flagged(truth: Truth):

@@ -67,7 +67,7 @@ def test_a_server_that_runs_eight_of_sixteen(monkeypatch):
     monkeypatch.setattr(load, "FIRST_PATIENCE_S", 3.0)
     with serving(5, "--max-running", "8") as truth:
         seen, _ = truth.measure(decode(8, 16), duration_s=1)
-        assert seen.limited == "ran 8 of 16"
+        assert seen.limited == "ran 8 of 16: the server ran no more requests at once"
         assert seen.figures["active_avg"] == pytest.approx(8, rel=0.01)
         assert seen.figures["total_tok_s"] == pytest.approx(truth.total_tok_s(decode(8, 8)), rel=0.01)
 

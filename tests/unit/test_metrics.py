@@ -173,3 +173,13 @@ def test_events_of_one_read_are_one_arrival_and_spread_over_the_gap_before_it():
 def test_what_comes_at_once_with_the_first_token_counts_at_that_moment():
     figures = metrics.decode(run([stream([100] * 5)], 50, 1050))
     assert figures["output_tokens"] == 5 and figures["request_tok_s"] is None
+
+
+def test_the_most_streams_that_decode_at_one_time():
+    def at_once(*spans, t1=1000):
+        return metrics.most_at_once([metrics.trace(stream(span)) for span in spans], t1 * MS)
+
+    assert at_once() == 0
+    assert at_once((0, 50, 100), (100, 200), (150, 300)) == 2  # the first ends as the second begins: together
+    assert at_once((0, 100), (101, 200), (201, 300)) == 1
+    assert at_once((0, 900), (10, 900), (1000, 1100)) == 2  # begun after the window: not in it
