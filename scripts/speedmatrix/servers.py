@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from speedmatrix import METHOD, VERSION, hardware, redact, store, supervisor, tokenizing
+from speedmatrix import METHOD, VERSION, hardware, launching, redact, store, supervisor, tokenizing
 from speedmatrix.cells import Capacity, Cell
 from speedmatrix.config import Config, Server, canonical
 from speedmatrix.dialect import Dialect
@@ -41,7 +41,7 @@ def launch(config: Config, name: str, output: Path) -> None:
     server = config.servers[name]
     record: dict[str, Any] = {
         "server": name,
-        "launch_command": _launch_command(server),
+        "launch_command": launching.shown(server),
         "attached": server.launch is None,
         "started_at": store.utc_now(),
         "ready_s": None,
@@ -155,24 +155,6 @@ def _hardware(server: Server) -> dict[str, Any]:
     return here if server.hardware is None else dict.fromkeys(here) | server.hardware | {"stated": True}
 
 
-def _launch_command(server: Server) -> str | None:
-    if server.launch is None:
-        stated = server.facts.get("launch_command")
-        return redact.redact_command(str(stated)) if stated else None
-    command = _with_plain_python(server.launch.command)
-    assigned = [f"{key}={value}" for key, value in server.launch.env.items()]
-    if isinstance(command, str):
-        return redact.redact_command(" ".join([*assigned, command]))
-    return redact.redact_command([*(["env", *assigned] if assigned else []), *command])
-
-
-def _with_plain_python(command: tuple[str, ...] | str) -> list[str] | str:
-    """The command with `python` for the interpreter's placeholder, as a reader would type it."""
-    if isinstance(command, str):
-        return command.replace("{python}", "python")
-    return [argument.replace("{python}", "python") for argument in command]
-
-
 def _capacity_json(capacity: Capacity) -> dict[str, Any]:
     known = asdict(capacity)
     known["max_context_tokens"] = known.pop("max_context")
@@ -184,7 +166,7 @@ def identity_of(server: Server, facts: Facts, machine: dict[str, Any]) -> dict[s
     return {
         "engine": server.engine,
         **{key: facts.served.get(key) for key in TOLD_BY_SERVER[:-1]},
-        "launch_command": _launch_command(server),
+        "launch_command": launching.shown(server),
         TOLD_BY_SERVER[-1]: facts.capacity.max_context,
         "hardware": machine,
         "method": METHOD,

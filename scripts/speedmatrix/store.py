@@ -5,22 +5,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import ipaddress
 import json
 import os
-import re
-import socket
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import jsonschema
-import psutil
 
+from speedmatrix import hosts
 from speedmatrix.cells import Cell
 from speedmatrix.configfile import SCHEMAS
 from speedmatrix.history import history_dir
@@ -116,30 +112,10 @@ def history_path(cell: Cell) -> Path:
     return history_dir(cell) / f"{cell.name}.{stamp}.json"
 
 
-def server_key(url: str) -> str:
-    """`host:port/path` that all spellings of a server's address share; every name of this host is `localhost`."""
-    parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-    path = re.sub(r"(/v1)?/*$", "", parts.path)
-    return f"{'localhost' if _is_this_host(host) else host.rstrip('.')}:{port}{path}"
-
-
-def _is_this_host(host: str) -> bool:
-    if host in ("localhost", socket.gethostname().lower()):
-        return True
-    try:
-        found = {str(address[4][0]) for address in socket.getaddrinfo(host, None)}
-    except (OSError, UnicodeError):
-        return False
-    own = {address.address.partition("%")[0] for card in psutil.net_if_addrs().values() for address in card}
-    loopback = any(ip.is_loopback or ip.is_unspecified for ip in map(ipaddress.ip_address, found))
-    return loopback or not own.isdisjoint(found)
-
-
 @contextlib.contextmanager
 def sole_use(url: str) -> Iterator[None]:
     """Hold the lock of the server at `url`, which all sweeps of this host share. Raises Occupied at once."""
-    name = f"speedmatrix-{hashlib.sha256(server_key(url).encode()).hexdigest()[:16]}.lock"
+    name = f"speedmatrix-{hashlib.sha256(hosts.server_key(url).encode()).hexdigest()[:16]}.lock"
     descriptor = os.open(Path(tempfile.gettempdir()) / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
     with os.fdopen(descriptor) as file:
         try:

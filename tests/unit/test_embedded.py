@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from speedmatrix import embedded, processes
+from speedmatrix import embedded, launching, processes
 from speedmatrix.cells import Capacity
 from speedmatrix.config import Launch, Server
 from speedmatrix.engines import LlamaCpp
@@ -83,7 +83,21 @@ def test_the_adapter_reads_its_facts(served):
     assert (facts.capacity.kv_tokens, facts.capacity.max_context, facts.capacity.max_concurrency) == (8192, 8192, 2)
 
 
-def test_split_slots_add_up_where_the_pool_is_not_unified(served):
+@pytest.fixture
+def unseen(monkeypatch):
+    """A server whose process can't be seen, as on another host."""
+    monkeypatch.setattr(launching, "_of_listener", lambda url: None)
+
+
+def test_the_servers_own_process_tells_how_it_was_started(served):
+    server = Server(
+        "s", "llama.cpp", served[0].replace("127.0.0.1", "localhost"), None, None, None, {}, Capacity(), None
+    )
+    assert "speedmatrix.embedded" in launching.shown(server) and "--kv-unified" in launching.words_of(server)
+    assert LlamaCpp(server).facts().capacity.kv_tokens == 8192
+
+
+def test_split_slots_add_up_where_the_pool_is_not_unified(served, unseen):
     # The same /props; only the launch command tells that the slots do not share one pool.
     assert engine(served[0], "llama-server -np 2").facts().capacity.kv_tokens == 2 * 8192
 
@@ -92,7 +106,7 @@ UNKNOWN = "unknown: slots may share one pool; say facts.launch_command or capaci
 
 
 @pytest.mark.parametrize("command", [None, "./start.sh", "llama-server -np 2 --kv-unified-per-slot 4096"])
-def test_what_the_launch_does_not_tell_is_unknown_unless_stated(served, command):
+def test_what_the_launch_does_not_tell_is_unknown_unless_stated(served, command, unseen):
     facts = {"launch_command": command} if command else {}
     server = Server("s", "llama.cpp", served[0], None, None, None, facts, Capacity(), None)
     capacity = LlamaCpp(server).facts().capacity
@@ -101,14 +115,14 @@ def test_what_the_launch_does_not_tell_is_unknown_unless_stated(served, command)
     assert (stated.kv_tokens, stated.kv_source) == (5000, "config")
 
 
-def test_a_launch_that_does_not_tell_is_helped_by_the_facts(served):
+def test_a_launch_that_does_not_tell_is_helped_by_the_facts(served, unseen):
     launch = Launch("./start.sh", {}, 1, 1, 1)
     facts = {"launch_command": "llama-server -np 2 --kv-unified"}
     server = Server("s", "llama.cpp", served[0], launch, None, None, facts, Capacity(), None)
     assert LlamaCpp(server).facts().capacity.kv_tokens == 8192
 
 
-def test_one_slots_pool_is_known_without_a_word(served, monkeypatch):
+def test_one_slots_pool_is_known_without_a_word(served, monkeypatch, unseen):
     adapter = engine(served[0], "./start.sh")
     read = adapter._json
     monkeypatch.setattr(adapter, "_json", lambda *call: read(*call) | ({"total_slots": 1} if "/props" in call else {}))

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from speedmatrix import charts, merge, store
+from speedmatrix import charts, hosts, merge, store
 from tests.unit import samples
 
 
@@ -195,7 +195,7 @@ def test_a_server_is_measured_by_one_sweep_at_a_time():
     ],
 )
 def test_a_servers_spellings_are_one(url, key):
-    assert store.server_key(url) == key
+    assert hosts.server_key(url) == key
 
 
 def test_no_two_sweeps_measure_one_server_under_two_names():

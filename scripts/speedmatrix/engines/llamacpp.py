@@ -7,6 +7,7 @@ import re
 from itertools import pairwise
 from typing import Any
 
+from speedmatrix import launching
 from speedmatrix.cells import Capacity
 from speedmatrix.engines.base import Counters, Engine, EngineError, Facts
 
@@ -78,8 +79,6 @@ class LlamaCpp(Engine):
         slots = int(props.get("total_slots") or 0) or None
         context = int(props["default_generation_settings"]["n_ctx"])
         unified = one_pool(self._launch_text())
-        if unified is None:
-            unified = one_pool(str(self.server.facts.get("launch_command", "")))
         if unified:
             return Capacity(context, context, slots, "one pool shared by all slots (--kv-unified)")
         if slots == 1 or (slots and unified is False):
@@ -89,12 +88,9 @@ class LlamaCpp(Engine):
 
     def _launch_text(self) -> str:
         """How the server was started: variables first, since options go over them."""
-        launch = self.server.launch
-        if launch is None:
-            return ""
-        variables = {**os.environ, **launch.env}
-        said = [f"{name} {value}" for name, value in variables.items() if name.startswith("LLAMA_ARG_")]
-        return " ".join([*said, *([launch.command] if isinstance(launch.command, str) else launch.command)])
+        around = os.environ if self.server.launch else {}
+        said = [f"{name} {value}" for name, value in around.items() if name.startswith("LLAMA_ARG_")]
+        return " ".join([*said, *launching.words_of(self.server)])
 
 
 def one_pool(command: str) -> bool | None:

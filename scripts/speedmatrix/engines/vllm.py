@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from speedmatrix import launching
 from speedmatrix.cells import Capacity
 from speedmatrix.engines.base import Counters, Engine, Facts
 
@@ -18,6 +19,17 @@ _COUNTERS = {
     "prefill_s": "vllm:request_prefill_time_seconds_sum",
     "prefills": "vllm:request_prefill_time_seconds_count",
 }
+_OPTIONS = {
+    "quantization": ("--quantization", "-q"),
+    "revision": ("--revision",),
+    "tensor_parallel": ("--tensor-parallel-size", "-tp"),
+    "pipeline_parallel": ("--pipeline-parallel-size", "-pp"),
+    "data_parallel": ("--data-parallel-size", "-dp"),
+    "context_parallel": ("--decode-context-parallel-size", "-dcp"),
+    "attention_backend": ("--attention-backend", "VLLM_ATTENTION_BACKEND"),
+    "kv_cache_type": ("--kv-cache-dtype",),
+    "max_num_seqs": ("--max-num-seqs",),
+}
 _COMMIT = re.compile(r"\+g([0-9a-f]{7,40})")
 
 
@@ -25,7 +37,7 @@ class Vllm(Engine):
     """A vLLM server."""
 
     def facts(self) -> Facts:
-        """From /version, /v1/models and /metrics; quantization and the like are for the config's `facts`."""
+        """From /version, /v1/models, /metrics and the launch command's options."""
         version = str(self._json("GET", "/version")["version"])
         commit = _COMMIT.search(version)
         model = self.model()
@@ -41,7 +53,17 @@ class Vllm(Engine):
             "repository": "github.com/vllm-project/vllm",
             "backend": None,
         }
-        return self.with_config(Facts(served, self._capacity(model)))
+        return self.with_config(Facts(served | self._options(), self._capacity(model)))
+
+    def _options(self) -> dict[str, str | int | None]:
+        """What the launch command says of how the model is run."""
+        words = launching.words_of(self.server)
+        told: dict[str, str | int | None] = {fact: launching.option(words, *names) for fact, names in _OPTIONS.items()}
+        if launching.option(words, "--no-enable-prefix-caching") is not None:
+            told["prefix_caching"] = "off"
+        elif launching.option(words, "--enable-prefix-caching") is not None:
+            told["prefix_caching"] = "on"
+        return told
 
     def tokenize(self, text: str, with_special: bool) -> list[int]:
         """Token ids from `/tokenize`."""
@@ -61,8 +83,10 @@ class Vllm(Engine):
         told = [_number(labels, "kv_cache_size_tokens") for labels in engines]
         source = "kv_cache_size_tokens"
         if not all(told):
+            share = int(launching.option(launching.words_of(self.server), *_OPTIONS["context_parallel"]) or 1)
             blocks = [(_number(labels, "num_gpu_blocks"), _number(labels, "block_size")) for labels in engines]
-            told, source = [count * size if count and size else None for count, size in blocks], "blocks × block size"
+            told = [count * size * share if count and size else None for count, size in blocks]
+            source = "blocks × block size" + (f" × context-parallel size {share}" if share > 1 else "")
         sizes = [size for size in told if size]
         if not sizes or len(sizes) < len(told):
             return Capacity(None, limit, None, "unknown: /metrics does not tell")

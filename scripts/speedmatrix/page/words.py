@@ -25,6 +25,17 @@ CHART_CAPTIONS = {
     "prefill": "Prompt tokens processed per second, one request at a time, prompt not in the cache.",
 }
 
+OPTIONS = {
+    "tensor_parallel": "Tensor parallel",
+    "pipeline_parallel": "Pipeline parallel",
+    "data_parallel": "Data parallel",
+    "context_parallel": "Context parallel",
+    "attention_backend": "Attention backend",
+    "kv_cache_type": "KV cache type",
+    "prefix_caching": "Prefix caching",
+    "max_num_seqs": "Most sequences at once",
+}
+
 GLOSSARY = [
     ("Context", "Prompt tokens of a request, as the server's own usage confirms them; 8K = 8 × 1,024."),
     ("Requests at once", "Requests kept busy side by side; when one ends, the next starts in its place at once."),
@@ -120,6 +131,11 @@ def kv_capacity(capacity: dict[str, Any]) -> str:
         return str(capacity["kv_source"])
     ranks = f" over {capacity['ranks']} data-parallel ranks" if capacity["ranks"] > 1 else ""
     return f"{capacity['kv_tokens']:,} tokens{ranks}"
+
+
+def options(facts: dict[str, Any]) -> list[tuple[str, Any]]:
+    """(name, value) of what the launch says of how the model is run."""
+    return [(name, facts[key]) for key, name in OPTIONS.items() if facts.get(key)]
 
 
 def prompts(section: Any) -> str | None:

@@ -1,0 +1,94 @@
+"""How a server was started: as the config says, as its own process does, or as is stated."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from functools import cache
+from urllib.parse import urlsplit
+
+import psutil
+
+from speedmatrix import hosts, redact
+from speedmatrix.config import Server
+
+# What a command line has in it that starts an engine.
+_ENGINES = re.compile(
+    r"(?:^|[/\s])(?:vllm|sglang|llama-server)(?:\s|$)|vllm\.entrypoints|sglang\.|speedmatrix\.embedded"
+)
+
+
+def command_of(server: Server) -> tuple[str, ...] | str | None:
+    """The command with all that is in it, secrets too: never to be stored. None where nothing tells it."""
+    if server.launch is not None:
+        return server.launch.command
+    stated = server.facts.get("launch_command")
+    return str(stated) if stated else _of_listener(server.url)
+
+
+def shown(server: Server) -> str | None:
+    """The command as one line that may be stored and shown."""
+    command = command_of(server)
+    if command is None:
+        return None
+    assigned = [f"{name}={value}" for name, value in server.launch.env.items()] if server.launch else []
+    if isinstance(command, str):
+        return redact.redact_command(" ".join([*assigned, command.replace("{python}", "python")]))
+    arguments = [argument.replace("{python}", "python") for argument in command]
+    return redact.redact_command([*(["env", *assigned] if assigned else []), *arguments])
+
+
+def words_of(server: Server) -> list[str]:
+    """The words of everything that tells how the server was started, what the config launches last.
+
+    A launch may be a script that says nothing; its process, or what is stated, says more.
+    """
+    words = list(_of_listener(server.url) or ())
+    if stated := server.facts.get("launch_command"):
+        words += _split(str(stated))
+    if server.launch is not None:
+        command = server.launch.command
+        words += [f"{name}={value}" for name, value in server.launch.env.items()]
+        words += _split(command) if isinstance(command, str) else command
+    return words
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # a quote that never closes
+        return command.split()
+
+
+def option(words: list[str], *names: str) -> str | None:
+    """The value of the last option or variable of these names: `--name value`, `--name=value`; '' for a flag alone."""
+    found = None
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in names:
+            following = words[place + 1] if place + 1 < len(words) else ""
+            found = value if equals else "" if following.startswith("-") else following
+    return found
+
+
+@cache
+def _of_listener(url: str) -> tuple[str, ...] | None:
+    """The command line of the engine that listens on the address's port, where that is on this host."""
+    if not hosts.is_this_host(urlsplit(url).hostname or ""):
+        return None
+    port = hosts.port_of(url)
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == "LISTEN" and connection.laddr[1:2] == (port,) and connection.pid:
+                return _engine_above(psutil.Process(connection.pid))
+    return None
+
+
+def _engine_above(process: psutil.Process) -> tuple[str, ...] | None:
+    """The command line of this process or the nearest one above it that starts an engine: workers rename themselves."""
+    for candidate in (process, *process.parents()):
+        line = candidate.cmdline()
+        if _ENGINES.search(" ".join(line)):
+            return tuple(line)
+    return None
