@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from speedmatrix import METHOD, configfile
+from speedmatrix import METHOD, configfile, variants
 from speedmatrix.cells import Capacity, Cell, parse_size
 from speedmatrix.configfile import ConfigError
 from speedmatrix.history import failed_attempts
@@ -44,6 +44,7 @@ class Server:
     capacity: Capacity
     hardware: dict[str, Any] | None
     tokenizer: str | None = None
+    verify_tls: bool | str = True
 
     @property
     def digest(self) -> str:
@@ -203,7 +204,7 @@ def parse(raw: dict[str, Any]) -> Config:
     return Config(
         title=full.get("title"),
         author=full.get("author"),
-        servers={name: _server(name, spec) for name, spec in full["servers"].items()},
+        servers={name: _server(name, spec) for name, spec in variants.expanded(full["servers"]).items()},
         prefill_contexts=_sizes("matrix.prefill.contexts", matrix["prefill"]["contexts"]),
         decode_contexts=_sizes("matrix.decode.contexts", matrix["decode"]["contexts"]),
         concurrency=tuple(sorted(matrix["decode"]["concurrency"])),
@@ -232,6 +233,7 @@ def _server(name: str, spec: dict[str, Any]) -> Server:
         capacity=Capacity(**capacity, kv_source="config" if "kv_tokens" in capacity else "unknown"),
         hardware=spec.get("hardware"),
         tokenizer=spec.get("tokenizer"),
+        verify_tls=spec["verify_tls"],
     )
 
 

@@ -130,7 +130,7 @@ async def _prefill(task: Task) -> Measured:
     bodies = _Bodies(task, 1, ahead=task.measure.prefill_repeats + 1)
     await _require_idle(task.engine)
     before = task.engine.counters()
-    async with opener.session(task.engine.server.headers) as http:
+    async with opener.session(task.engine.server.headers, task.engine.server.verify_tls) as http:
         opened = opener.opener(http, task.engine.completions_url, bodies, lambda: True)
         streams = await load.prefill(opened, task.measure.prefill_repeats, _PREFILL_TIMEOUT_S)
     figures, details = metrics.prefill(streams)
@@ -153,7 +153,7 @@ async def _decode(task: Task) -> Measured:
     await _require_idle(engine)
     timing = load.Timing(measure.duration_s, measure.settle_s, measure.stall_s, measure.ramp_timeout_s)
     edges, before = _Edges(engine), engine.counters()
-    async with opener.session(engine.server.headers) as http:
+    async with opener.session(engine.server.headers, engine.server.verify_tls) as http:
         lane_load: load.Load
         opened = opener.opener(http, engine.completions_url, bodies, lambda: lane_load.result.t0_ns == 0)
         lane_load = load.Load(opened, lanes, timing, lambda: engine.counters().waiting)

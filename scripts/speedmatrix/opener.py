@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,10 +15,14 @@ from speedmatrix import retry, sse
 from speedmatrix.load import LoadError, Opener
 
 
-def session(headers: dict[str, str]) -> aiohttp.ClientSession:
-    """A client session that reuses no connection and has no time limits of its own (lanes watch for stalls)."""
+def session(headers: dict[str, str], verify_tls: bool | str = True) -> aiohttp.ClientSession:
+    """A client session that reuses no connection and has no time limits of its own (lanes watch for stalls).
+
+    `verify_tls`: False takes any certificate; a path names a file with those to trust.
+    """
+    trusted = ssl.create_default_context(cafile=verify_tls) if isinstance(verify_tls, str) else verify_tls
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        connector=aiohttp.TCPConnector(limit=0, force_close=True, ssl=trusted),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),
         headers={"Content-Type": "application/json", **headers},
         trace_configs=[_connected_trace()],

@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from speedmatrix.measure import Failed
 from tests.accuracy.truth import Truth, serving
 
 QUICK = {"duration_s": 1, "settle_s": 0.1}
+DATA = Path(__file__).parents[1] / "data"
 FOUR = Cell("truth", "decode", 512, 4)
 
 
@@ -242,6 +244,24 @@ def test_a_server_that_dies_under_load_fails_the_cell():
     with serving(5) as truth:
         truth.faults(crash_at=4)
         assert "mid-stream" in failure(truth)
+
+
+# --- addresses
+
+
+def test_an_address_of_ipv6():
+    with serving(5, at="http://[::1]") as truth:
+        assert right(truth.measure(FOUR, **QUICK)[0].figures, truth)
+
+
+def test_https_with_a_private_certificate():
+    with serving(5, at="https://localhost", tls=DATA / "localhost.pem") as truth:
+        assert right(truth.measure(FOUR, **QUICK)[0].figures, truth)
+        truth.verify_tls = False
+        assert right(truth.measure(FOUR, **QUICK)[0].figures, truth)
+        truth.verify_tls = True
+        with pytest.raises(EngineError, match=r"certificate.*verify_tls"):
+            truth.engine.facts()
 
 
 # --- data-parallel ranks

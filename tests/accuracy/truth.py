@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import requests
@@ -32,18 +33,24 @@ class Truth:
     url: str
     speeds: speeds.Speeds
     tokens_per_event: int
+    verify_tls: bool | str = True
 
     @property
     def engine(self) -> Vllm:
-        return Vllm(Server("truth", "vllm", self.url, None, None, None, {}, Capacity(), None))
+        return Vllm(
+            Server("truth", "vllm", self.url, None, None, None, {}, Capacity(), None, verify_tls=self.verify_tls)
+        )
 
     def faults(self, **faults) -> None:
         """What goes wrong from now on, and nothing else (tests/truth_server/faults.py)."""
-        requests.post(f"{self.url}/faults", json=faults, timeout=10).raise_for_status()
+        self._ask("POST", "/faults", json=faults)
 
     def told(self) -> dict:
         """What the server says of itself since the last measurement began."""
-        return requests.get(f"{self.url}/truth", timeout=10).json()
+        return self._ask("GET", "/truth").json()
+
+    def _ask(self, method: str, path: str, **more) -> requests.Response:
+        return requests.request(method, self.url + path, timeout=10, verify=self.verify_tls, **more)
 
     def measure(self, cell: Cell, engine: Vllm | None = None, **keys) -> tuple[measure.Measured, dict]:
         """The cell as measured, and what the server says of itself; measured again where the server was late."""
@@ -53,7 +60,7 @@ class Truth:
         engine.dialect = tokenizing.find_dialect(engine, {})
         task = measure.Task(cell, parse(raw).measure, engine, engine.facts().capacity)
         for _ in range(TRIES):
-            requests.post(f"{self.url}/truth", timeout=10)
+            self._ask("POST", "/truth")
             seen = measure.run(task)
             told = self.told()
             if told["late_max_ms"] <= LATE_MS:
@@ -72,24 +79,26 @@ class Truth:
 
 
 @contextlib.contextmanager
-def serving(speedup: float, *options: str, tokens_per_event: int = 1) -> Iterator[Truth]:
-    """A truth server with the published table's speeds, in a process of its own."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+def serving(
+    speedup: float, *options: str, tokens_per_event: int = 1, at: str = "http://127.0.0.1", tls: Path | None = None
+) -> Iterator[Truth]:
+    """A truth server with the published table's speeds, in a process of its own; `at`: its address without the port."""
+    host = urlsplit(at).hostname
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
         port = listener.getsockname()[1]
-    command = [sys.executable, "-m", "tests.truth_server", "--port", str(port), "--table", str(TABLE)]
+    command = [sys.executable, "-m", "tests.truth_server", "--port", str(port), "--table", str(TABLE), "--host", host]
     command += ["--speedup", str(speedup), "--tokens-per-event", str(tokens_per_event), *options]
+    command += ["--tls", str(tls)] if tls else []
     process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             assert process.poll() is None, "the truth server ended"
-            with contextlib.suppress(requests.RequestException):
-                requests.get(f"{url}/health", timeout=1)
+            with contextlib.suppress(OSError):
+                socket.create_connection((host, port), timeout=1).close()
                 break
             time.sleep(0.05)
-        yield Truth(url, speeds.from_table(TABLE, speedup), tokens_per_event)
+        yield Truth(f"{at}:{port}", speeds.from_table(TABLE, speedup), tokens_per_event, str(tls) if tls else True)
     finally:
         process.kill()
         process.wait()

@@ -7,9 +7,11 @@ import contextlib
 import itertools
 import json
 import re
+import ssl
 import time
 import zlib
 from asyncio import StreamReader, StreamWriter
+from pathlib import Path
 from typing import Any
 
 from tests.truth_server.answers import Answer
@@ -185,8 +187,12 @@ def _read(body: bytes) -> tuple[dict[str, Any], int | str, bytes]:
     return json.loads(body[:start] + body[end:]), ids.count(b",") + 1 if ids.strip() else 0, ids
 
 
-async def serve(port: int, server: Server) -> None:
-    """Serve until cancelled."""
-    listening = await asyncio.start_server(server.connection, "127.0.0.1", port, limit=2**26, backlog=1024)
+async def serve(host: str, port: int, server: Server, tls: Path | None = None) -> None:
+    """Serve until cancelled; https with the certificate and key in the file `tls`."""
+    context = None
+    if tls is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls)
+    listening = await asyncio.start_server(server.connection, host, port, limit=2**26, backlog=1024, ssl=context)
     async with listening:
         await asyncio.gather(*(rank.run() for rank in server.ranks))

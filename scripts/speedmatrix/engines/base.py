@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import requests
+import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -66,6 +67,9 @@ class Engine(ABC):
         self.dialect = dialect or Dialect()
         self._session = requests.Session()
         self._session.headers.update(server.headers)
+        self._session.verify = server.verify_tls
+        if server.verify_tls is False:  # as the config asks for: no warning at every request
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         self._model: str | None = None
         self._session.trust_env = False  # a proxy variable must not come between us and what we measure
 
@@ -232,6 +236,8 @@ def _events(answer: requests.Response) -> Iterator[sse.Event]:
 
 
 def _cause(error: requests.RequestException) -> str:
+    if isinstance(error, requests.exceptions.SSLError):
+        return "its certificate is not trusted (verify_tls: a file with those to trust, or false)"
     return "no answer in time" if isinstance(error, requests.Timeout) else "no connection"
 
 
