@@ -1,9 +1,9 @@
 """What the measuring client itself costs and how true it stays: `PYTHONPATH=scripts python -m bench.client`.
 
 Measures a token source of known speed (bench/token_source.py) with the product's own path. The source has one core,
-the measuring process another. `--vllm PATH` and `--aiperf PATH` (with `--tokenizer DIR`, any small tokenizer) put
-`vllm bench serve` and AIPerf beside it, each with as many requests as lanes and the tokens of the same window; their
-time between tokens is the median of TPOT and of the requests' inter-token latency.
+the measuring process another. With `--tokenizer DIR`, any small tokenizer, `vllm bench serve` and AIPerf are put beside
+it where they are on PATH or at `--vllm PATH` and `--aiperf PATH`, each with as many requests as lanes and the tokens of
+the same window; their time between tokens is the median of TPOT and of the requests' inter-token latency.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 import requests
 
 from speedmatrix import measure, tokenizing
@@ -117,7 +119,7 @@ class Load:
 
 
 def theirs(tool: str, load: Load, rate: float, run: Callable[[Load], dict[str, float]]) -> Row:
-    """A row of another tool; `run` gives its tok_s, itl_ms and ttft_ms."""
+    """A row of another tool; `run` gives its tok_s, itl_ms, ttft_ms and cpu_us."""
     step_ms = 1000 * load.lanes / rate
     requests.post(f"{load.url}/speed", json={"step_ms": step_ms}, timeout=10)
     told = run(load)
@@ -129,10 +131,34 @@ def theirs(tool: str, load: Load, rate: float, run: Callable[[Load], dict[str, f
         tok_s=told["tok_s"],
         itl_error=told["itl_ms"] / step_ms - 1,
         ttft_error_ms=told["ttft_ms"] - float(np.median(truth["ttft_ms"][-load.lanes :])),
-        cpu_us=None,
+        cpu_us=told["cpu_us"],
         client_bound=None,
         late_ms=truth["late_max_ms"],
     )
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """CPU seconds that a process and all below it have used so far."""
+    used = 0.0
+    for one in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            used += sum(one.cpu_times()[:2])
+    return used
+
+
+def watched(command: list[str], load: Load) -> float:
+    """Run a tool to its end. CPU µs a token of all its processes, over the time in which its streams run."""
+    seen = [(0.0, 0)]
+    with (load.directory / "log").open("w") as log, psutil.Popen(command, stdout=log, stderr=log) as process:
+        while process.poll() is None:
+            told = dict(line.split() for line in requests.get(f"{load.url}/metrics", timeout=10).text.splitlines())
+            if told["vllm:num_requests_running"] != "0":
+                seen.append((cpu_s(process), int(told["vllm:generation_tokens_total"])))
+            time.sleep(0.1)
+    if process.returncode or len(seen) < 3:
+        raise SystemExit(f"{command[0]} failed: {(load.directory / 'log').read_text().strip()[-500:]}")
+    (cpu0, tokens0), (cpu1, tokens1) = seen[1], seen[-1]
+    return 1e6 * (cpu1 - cpu0) / (tokens1 - tokens0)
 
 
 def vllm(program: str) -> Callable[[Load], dict[str, float]]:
@@ -144,12 +170,13 @@ def vllm(program: str) -> Callable[[Load], dict[str, float]]:
         command += ["--tokenizer", load.tokenizer, "--dataset-name", "random", "--random-input-len", "16"]
         command += ["--random-output-len", str(load.tokens), "--num-prompts", lanes, "--max-concurrency", lanes]
         command += ["--ignore-eos", "--save-result", "--result-dir", str(load.directory), "--result-filename", name]
-        subprocess.run(command, check=True, capture_output=True, timeout=300)
+        cpu_us = watched(command, load)
         told = json.loads((load.directory / name).read_text())
         return {
             "tok_s": told["output_throughput"],
             "itl_ms": told["median_tpot_ms"],
             "ttft_ms": told["median_ttft_ms"],
+            "cpu_us": cpu_us,
         }
 
     return run
@@ -164,12 +191,13 @@ def aiperf(program: str) -> Callable[[Load], dict[str, float]]:
         command += ["--streaming", "--concurrency", lanes, "--request-count", lanes, "--isl", "16"]
         command += ["--osl", str(load.tokens), "--tokenizer", load.tokenizer, "--use-server-token-count"]
         command += ["--extra-inputs", "ignore_eos:true", "--ui", "none", "--artifact-dir", str(load.directory)]
-        subprocess.run(command, check=True, capture_output=True, timeout=300)
+        cpu_us = watched(command, load)
         told = json.loads((load.directory / "profile_export_aiperf.json").read_text())
         return {
             "tok_s": told["output_token_throughput"]["avg"],
             "itl_ms": told["inter_token_latency"]["p50"],
             "ttft_ms": told["time_to_first_token"]["p50"],
+            "cpu_us": cpu_us,
         }
 
     return run
@@ -177,26 +205,26 @@ def aiperf(program: str) -> Callable[[Load], dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--vllm", help="the vllm program")
-    parser.add_argument("--aiperf", help="the aiperf program")
+    parser.add_argument("--vllm", default="vllm", help="the vllm program")
+    parser.add_argument("--aiperf", default="aiperf", help="the aiperf program")
     parser.add_argument("--tokenizer", help="a directory with a tokenizer, for the other tools")
     parser.add_argument("--lanes", type=int, nargs="+", default=LANES)
     parser.add_argument("--rates", type=int, nargs="+", default=RATES)
     given = parser.parse_args()
-    others = {"vllm bench": (vllm, given.vllm), "aiperf": (aiperf, given.aiperf)}
+    others = {"vllm bench": (vllm, shutil.which(given.vllm)), "aiperf": (aiperf, shutil.which(given.aiperf))}
+    for tool, (_, program) in others.items():
+        if not (program and given.tokenizer):
+            print(f"{tool}: not measured: {'not installed' if not program else 'give --tokenizer'}")
     print("tool           lanes     truth     taken ITL error TTFT error CPU/token source late")
     with source() as url:
         for lanes in given.lanes:
             for rate in given.rates:
                 print(ours(url, lanes, rate), flush=True)
                 for tool, (make, program) in others.items():
-                    if program:
+                    if program and given.tokenizer:
                         with tempfile.TemporaryDirectory() as directory:
                             load = Load(url, lanes, round(5 * rate / lanes), given.tokenizer, Path(directory))
                             print(theirs(tool, load, rate, make(program)), flush=True)
-    for tool, (_, program) in others.items():
-        if not program:
-            print(f"{tool}: not given, not measured")
 
 
 if __name__ == "__main__":
