@@ -39,6 +39,7 @@ class Stream:
 class Run:
     """What a cell's load left: all streams, the window's edges, how late the measuring process was.
 
+    `lags_ns`: of the event loop in the window; `ramp_lag_ns`: its worst before, which TTFT may hold.
     `cpu_share`: of one core that it used or waited for. `ran`: how many lanes the server ran at once where that was
     fewer than asked for, else None.
     """
@@ -47,6 +48,7 @@ class Run:
     t0_ns: int = 0
     t1_ns: int = 0
     lags_ns: list[int] = field(default_factory=list)
+    ramp_lag_ns: int = 0
     cpu_share: float | None = None
     ran: int | None = None
 

@@ -132,6 +132,7 @@ class Load:
         await asyncio.sleep(self._timing.settle_s)
         run = self.result
         self._check_lateness()
+        run.ramp_lag_ns = max(run.lags_ns, default=0)
         run.lags_ns.clear()
         cpu_before = time.process_time_ns() + cpu_wait_ns()
         run.t0_ns = self._clock()

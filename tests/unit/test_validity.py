@@ -19,7 +19,7 @@ def steady(**more) -> Stream:
 
 
 def flags(*streams, ids=True, most=4096, preemptions=None, lags_ms=(), cpu_share=0.1, **figures) -> list[str]:
-    run = Run(list(streams), 0, 1000 * MS, [lag * MS for lag in lags_ms], cpu_share)
+    run = Run(list(streams), 0, 1000 * MS, [lag * MS for lag in lags_ms], cpu_share=cpu_share)
     told = metrics.decode(run) | {"server_diff_pct": None} | figures
     evidence = validity.Evidence(run, told, validity.Meant(100, ids, most), validity.client_state(run), preemptions)
     return validity.flags(evidence)
@@ -70,6 +70,14 @@ def test_client_bound_by_its_cpu_or_by_its_lateness():
     assert flags(steady(), lags_ms=[1] * 100) == [] and flags(steady(), lags_ms=[1] * 90 + [30] * 10) == [
         "client_bound"
     ]
+
+
+@pytest.mark.parametrize(("lag_ms", "ttft_ms", "raised"), [(20, 100, False), (21, 100, True), (21, 500, False)])
+def test_client_bound_before_the_window_where_ttft_holds_it(lag_ms, ttft_ms, raised):
+    run = Run([steady(started_ms=-10 - ttft_ms)], 0, 1000 * MS, [], cpu_share=0.1, ramp_lag_ns=lag_ms * MS)
+    told = metrics.decode(run) | {"server_diff_pct": None}
+    seen = validity.Evidence(run, told, validity.Meant(100, True, 4096), validity.client_state(run))
+    assert told["ttft_ms"] == ttft_ms and ("client_bound" in validity.flags(seen)) is raised
 
 
 def test_stopped_early_is_an_end_by_itself_before_the_limit():
