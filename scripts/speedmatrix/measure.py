@@ -102,7 +102,7 @@ class _Bodies:
         self.nonce = measure.nonce or prompts.draw_nonce()
         unique = tokenizing.build(task.engine, length, measure.seed, self.nonce, measure.request)
         self.prompts = prompts.Shared(unique) if task.shares_prompt else unique
-        self._max_tokens, self._task = max_tokens, task
+        self._max_tokens, self._task, self._attempt = max_tokens, task, prompts.draw_nonce()
         self._ready = {index: self._build(index) for index in range(ahead)}
 
     def __call__(self, index: int) -> bytes:
@@ -110,7 +110,12 @@ class _Bodies:
 
     def _build(self, index: int) -> bytes:
         body = self._task.engine.body(self.prompts.request(index), self._max_tokens)
-        return json.dumps(body | self._task.measure.request, separators=(",", ":")).encode()
+        named = self._task.engine.naming(self.request_id(index))
+        return json.dumps(body | named | self._task.measure.request, separators=(",", ":")).encode()
+
+    def request_id(self, index: int) -> str:
+        """A name that no other request at the server has."""
+        return f"speed-matrix-{self._attempt}-{index}"
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -157,7 +162,11 @@ async def _decode(task: Task) -> Measured:
         lane_load: load.Load
         opened = opener.opener(http, engine.completions_url, bodies, lambda: lane_load.result.t0_ns == 0)
         lane_load = load.Load(opened, lanes, timing, lambda: engine.counters().waiting)
-        seen = await lane_load.run(edges.note)
+        try:
+            seen = await lane_load.run(edges.note)
+        finally:
+            open_ones = [bodies.request_id(one.index) for one in lane_load.result.streams if one.ended_ns is None]
+            await asyncio.to_thread(engine.abort, open_ones)
     at_once = metrics.most_at_once([metrics.trace(one) for one in seen.streams], seen.t1_ns)
     if seen.ran is None and at_once < lanes and not validity.in_lumps(seen.streams):
         seen.ran = at_once  # all had a first token, but never all together: they took turns

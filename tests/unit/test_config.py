@@ -64,7 +64,7 @@ def test_repeats_are_cells_of_their_own():
         (
             "servers/a/engine",
             "tensorrt",
-            "servers.a.engine: 'tensorrt' is not allowed; allowed: llama.cpp, openai, vllm",
+            "servers.a.engine: 'tensorrt' is not allowed; allowed: llama.cpp, openai, sglang, vllm",
         ),
         ("servers/a/url", "http://user:pw@host", "servers.a.url: "),
         ("servers/a/url", "http://h:99999", "servers.a.url: 'http://h:99999' is no URL"),

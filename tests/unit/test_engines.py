@@ -5,6 +5,7 @@ import pytest
 from speedmatrix.cells import Capacity
 from speedmatrix.config import Server
 from speedmatrix.engines import ENGINES, Counters, EngineError, OpenAI, Vllm
+from speedmatrix.engines.sglang import SGLang
 
 
 class Answer:
@@ -127,3 +128,40 @@ def test_a_kept_connection_that_the_server_dropped_is_no_fault(monkeypatch):
 
     monkeypatch.setattr(made._session, "request", once_dropped)
     assert made.model() == "m" and len(tried) == 2
+
+
+# SGLang's answers are constructed from its documentation (native API, production metrics), not captured.
+SGLANG = {
+    "version": "0.5.13", "tp_size": 8, "dp_size": 2, "context_length": None, "quantization": "fp8", "revision": None,
+    "attention_backend": "fa3", "disable_radix_cache": True, "max_total_num_tokens": 400_000,
+    "max_running_requests": 256,
+}  # fmt: skip
+SGLANG_METRICS = (
+    'sglang:num_running_reqs{model_name="m",dp_rank="0"} 3.0\nsglang:num_running_reqs{model_name="m",dp_rank="1"} 2.0\n'
+    'sglang:num_queue_reqs{model_name="m",dp_rank="0"} 1.0\nsglang:generation_tokens_total{model_name="m"} 7.5e+06\n'
+)
+
+
+@pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
+def test_sglangs_facts_and_capacity_from_its_arguments(path):
+    made = engine(SGLang, {path: (SGLANG,), "/v1/models": MODELS, "/metrics": (SGLANG_METRICS,)})
+    facts = made.facts()
+    assert facts.capacity == Capacity(800_000, 32768, 256, "max_total_num_tokens × 2", 2)
+    assert (facts.served["version"], facts.served["quantization"], facts.served["tensor_parallel"]) == (
+        "0.5.13",
+        "fp8",
+        8,
+    )
+    assert (facts.served["prefix_caching"], facts.served["attention_backend"]) == ("off", "fa3")
+    assert made.requests_inside() == 6
+    assert made.counters().generated is None  # it counts as requests end: no speed of a window, never a disagreement
+
+
+def test_sglangs_requests_are_named_and_aborted_by_name():
+    made = engine(SGLang, {})
+    asked = []
+    made._request = lambda method, url, body, timeout_s: asked.append((url.split(":9")[1], body)) or Answer({})
+    assert made.naming("a-1") == {"rid": "a-1"}
+    made.abort(["a-1", "a-2"])
+    assert asked == [("/abort_request", {"rid": "a-1"}), ("/abort_request", {"rid": "a-2"})]
+    assert vllm("").naming("a-1") == {}

@@ -132,6 +132,7 @@ DISTRIBUTIONS = {
     "markupsafe": "jinja2",  # a part of it
     "prometheus_client": "prometheus-client",
     "pynvml": "nvidia-ml-py",
+    "urllib3": "requests",
     "vl_convert": "vl-convert-python",
     "yaml": "pyyaml",
 }

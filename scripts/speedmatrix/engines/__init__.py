@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from speedmatrix.config import Server
 from speedmatrix.dialect import Dialect
-from speedmatrix.engines.base import Counters, Engine, EngineError, Facts
+from speedmatrix.engines.base import Engine, EngineError, Facts
+from speedmatrix.engines.counters import Counters
 from speedmatrix.engines.llamacpp import LlamaCpp
 from speedmatrix.engines.openai import OpenAI
+from speedmatrix.engines.sglang import SGLang
 from speedmatrix.engines.vllm import Vllm
 
-ENGINES: dict[str, type[Engine]] = {"llama.cpp": LlamaCpp, "openai": OpenAI, "vllm": Vllm}
+ENGINES: dict[str, type[Engine]] = {"llama.cpp": LlamaCpp, "openai": OpenAI, "sglang": SGLang, "vllm": Vllm}
 
 __all__ = ["ENGINES", "Counters", "Engine", "EngineError", "Facts", "engine_for"]
 

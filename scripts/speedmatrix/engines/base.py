@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from speedmatrix import redact, retry, sse
 from speedmatrix.cells import Capacity
 from speedmatrix.config import Server
 from speedmatrix.dialect import Dialect, Refusal
+from speedmatrix.engines.counters import Counters
 
 TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 3600.0  # of a completion read to its end: a long prompt on a slow machine
@@ -34,29 +35,6 @@ class Facts:
 
     served: dict[str, str | int | None]
     capacity: Capacity
-
-
-@dataclass(frozen=True)
-class Counters:
-    """The server's own gauges (requests running, waiting) and running counts at one moment; None: it does not tell.
-
-    `drafts` and `accepted`: speculative steps and the drafted tokens they kept; `prefill_s` over `prefills` requests.
-    """
-
-    running: float | None = None
-    waiting: float | None = None
-    generated: float | None = None
-    prefix_hits: float | None = None
-    preemptions: float | None = None
-    drafts: float | None = None
-    accepted: float | None = None
-    prefill_s: float | None = None
-    prefills: float | None = None
-
-    def since(self, before: Counters) -> Counters:
-        """By how much each rose; None where either does not tell."""
-        pairs = {name: (getattr(before, name), value) for name, value in vars(self).items()}
-        return Counters(**{name: None if None in pair else pair[1] - pair[0] for name, pair in pairs.items()})
 
 
 class Engine(ABC):
@@ -110,6 +88,13 @@ class Engine(ABC):
     def body(self, prompt: list[int] | str, max_tokens: int, dialect: Dialect | None = None) -> dict[str, Any]:
         """A streaming request that generates exactly `max_tokens` where the server can."""
         return (dialect or self.dialect).body(self.model(), prompt, max_tokens, self.optional_fields())
+
+    def naming(self, request_id: str) -> dict[str, Any]:
+        """Fields of a request that give it an id, where the server aborts by id."""
+        return {}
+
+    def abort(self, request_ids: Iterable[str]) -> None:  # noqa: B027 (most engines need nothing)
+        """End these requests at the server, where hanging up does not do it."""
 
     def ask(self, dialect: Dialect, prompt: list[int] | str, extra: dict[str, Any]) -> Refusal | None:
         """One small request in `dialect`, to its end; how it was refused, or None. `extra`: the config's own fields."""

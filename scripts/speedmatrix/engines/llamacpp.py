@@ -9,7 +9,8 @@ from typing import Any
 
 from speedmatrix import launching
 from speedmatrix.cells import Capacity
-from speedmatrix.engines.base import Counters, Engine, EngineError, Facts
+from speedmatrix.engines.base import Engine, EngineError, Facts
+from speedmatrix.engines.counters import Counters
 
 _WORD = re.compile(r"[^\s'\"=]+")
 

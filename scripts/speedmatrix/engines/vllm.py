@@ -6,7 +6,8 @@ import re
 
 from speedmatrix import launching
 from speedmatrix.cells import Capacity
-from speedmatrix.engines.base import Counters, Engine, Facts
+from speedmatrix.engines.base import Engine, Facts
+from speedmatrix.engines.counters import Counters
 
 _COUNTERS = {
     "running": "vllm:num_requests_running",
