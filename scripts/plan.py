@@ -15,6 +15,8 @@ def main(arguments: list[str]) -> int:
     """Arguments are passed on to snakemake; returns its exit code."""
     dry = subprocess.run(
         [
+            sys.executable,
+            "-m",
             "snakemake",
             "-n",
             TARGET,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,9 @@ def health(config: Config, name: str, launched: Path, output: Path) -> None:
     bring_up(server)
     engine = engine_for(server)
     facts = read_facts(engine)
+    asked = time.monotonic()
+    dialect = _dialect(engine, config.measure.request)
+    first_answer_s = round(time.monotonic() - asked, 3)
     machine = _hardware(server)
     identity = identity_of(server, facts, machine)
     result = {
@@ -115,7 +119,8 @@ def health(config: Config, name: str, launched: Path, output: Path) -> None:
         "facts": facts.served,
         "stated": sorted(server.facts),
         "capacity": _capacity_json(facts.capacity),
-        "requests": _dialect(engine, config.measure.request).as_json(),
+        "requests": dialect.as_json(),
+        "first_answer_s": first_answer_s,
         "hardware": machine,
         "fingerprint": fingerprint(identity),
         "identity": identity,

@@ -79,7 +79,8 @@ def _seed_cell(row: dict[str, str]) -> dict:
 
 
 HEALTH = {
-    "server": "vllm", "engine": "vllm", "url": "http://127.0.0.1:8000", "error": None, "ready_s": 200.0,
+    "server": "vllm", "engine": "vllm", "url": "http://127.0.0.1:8000", "error": None,
+    "ready_s": 200.0, "first_answer_s": 1.5,
     "checked_at": "2026-09-27T19:00:00Z", "attached": False, "stated": [],
     "fingerprint": "0123456789ab", "identity": {},
     "launch_command": (DATA / "seed_launch_command.txt").read_text(encoding="utf-8").strip(),

@@ -133,6 +133,13 @@ def kv_capacity(capacity: dict[str, Any]) -> str:
     return f"{capacity['kv_tokens']:,} tokens{ranks}"
 
 
+def ready(health: dict[str, Any]) -> str | None:
+    """How long its start took and its first answer; None for a server that was there already."""
+    if not health["ready_s"]:
+        return None
+    return f"{health['ready_s']:.1f} s, its first answer {health['first_answer_s']:.1f} s later"
+
+
 def options(facts: dict[str, Any]) -> list[tuple[str, Any]]:
     """(name, value) of what the launch says of how the model is run."""
     return [(name, facts[key]) for key, name in OPTIONS.items() if facts.get(key)]
