@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help report plan partial test lint format lock clean
+.PHONY: help report plan partial test test-vllm lint format lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -20,6 +20,9 @@ partial: $(BIN)/.installed ## write results/report.partial.html from the cells t
 test: $(BIN)/.installed-dev ## run every check and every test
 	$(MAKE) lint
 	pytest -q
+
+test-vllm: $(BIN)/.installed-dev ## measure a real vLLM: make test-vllm VLLM=path/to/vllm MODEL=directory
+	VLLM=$(abspath $(VLLM)) MODEL=$(abspath $(MODEL)) pytest -q tests/workflow/test_real_vllm.py
 
 lint: $(BIN)/.installed-dev ## ruff, snakefmt, snakemake --lint, mypy
 	ruff check .

@@ -23,7 +23,8 @@ def job(log_file: str) -> Iterator[None]:
     handler = logging.FileHandler(log_file, mode="w", encoding="utf-8")
     handler.setFormatter(_Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    signal.signal(signal.SIGINT, _end_at_once)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end_at_once)
     supervisor.end_with_owner()
     try:
         yield

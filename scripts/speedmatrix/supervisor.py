@@ -253,7 +253,7 @@ def _ending_jobs(previous: Any) -> Callable[[int, FrameType | None], None]:
     def handle(number: int, frame: FrameType | None) -> None:
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                process.send_signal(signal.SIGINT)
+                process.terminate()
         if callable(previous):
             previous(number, frame)
 

@@ -17,12 +17,11 @@ def interrupted(sweep: Sweep, number: int, whole_group: bool) -> tuple[set[str],
     Returns the cells that were done by then, the seconds until all processes were gone, and what was printed.
     """
     process = sweep.start()
-    folder = sweep.directory / "results/cells/tiny"
     deadline = time.monotonic() + 120
-    while not (folder / "decode-256-x1.json").exists():
+    while not (sweep.directory / "logs/tiny/decode-256-x2.log").exists():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
-    time.sleep(0.7)
+    time.sleep(0.4)
     done = set(sweep.measured_since([]))
     began = time.monotonic()
     if whole_group:
