@@ -1,7 +1,8 @@
-"""Hides secrets, home directory and credentials before anything is stored or shown. Pure."""
+"""Hides secrets, and shortens home directory and host name, before anything is stored or shown. Pure."""
 
 from __future__ import annotations
 
+import platform
 import re
 import shlex
 from collections.abc import Callable, Iterable
@@ -77,7 +78,7 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     text = _BEARER.sub(rf"\g<head>{MARK}", text)
     text = _URL_USER.sub(rf"\g<head>{MARK}@", text)
     text = _KNOWN_SHAPES.sub(MARK, text)
-    return _without_home(text)
+    return _shortened(text)
 
 
 def _line(text: str) -> str:
@@ -154,6 +155,11 @@ def _hidden_header(match: re.Match[str]) -> str:
     return match["head"] + MARK if is_secret_name(match["name"]) else match[0]
 
 
-def _without_home(text: str) -> str:
-    home = str(Path.home())
-    return re.sub(rf"{re.escape(home)}(?=/|$|[\s'\"])", "$HOME", text) if len(home) > 1 else text
+def _shortened(text: str) -> str:
+    """`text` with $HOME for the home directory and $HOST for this machine's name, where that is long enough to tell."""
+    home, host = str(Path.home()), platform.node()
+    if len(home) > 1:
+        text = re.sub(rf"{re.escape(home)}(?=/|$|[\s'\"])", "$HOME", text)
+    if len(host) > 2 and host != "localhost":
+        text = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "$HOST", text)
+    return text

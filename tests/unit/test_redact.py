@@ -169,3 +169,12 @@ def test_no_neighbour_hides_a_key_from_redaction(before):
 def test_twice_is_once():
     once = redact_text("--api-key abc Authorization: Bearer xyz123 https://a:b@c/")
     assert redact_text(once) == once
+
+
+def test_this_machines_name_is_shortened_as_a_whole_word_only(monkeypatch):
+    monkeypatch.setattr("platform.node", lambda: "gpu-box-7")
+    text = "vllm serve m --host gpu-box-7 --x http://gpu-box-7:8000/v1 gpu-box-71 my-gpu-box-7 gpu-box-7.lan"
+    right = "vllm serve m --host $HOST --x http://$HOST:8000/v1 gpu-box-71 my-gpu-box-7 $HOST.lan"
+    assert redact_text(text) == right
+    monkeypatch.setattr("platform.node", lambda: "vm")
+    assert redact_text("vllm on vm") == "vllm on vm"  # too short to be told from a word
