@@ -13,7 +13,7 @@ from speedmatrix import METHOD, VERSION, hardware, launching, redact, store, sup
 from speedmatrix.cells import Capacity, Cell
 from speedmatrix.config import Config, Server, canonical
 from speedmatrix.dialect import Dialect
-from speedmatrix.engines import Engine, EngineError, Facts, engine_for
+from speedmatrix.engines import Engine, EngineError, Facts, engine_for, recognised
 from speedmatrix.history import history_dir
 from speedmatrix.serverstate import LaunchSpec, ServerState
 
@@ -141,10 +141,20 @@ def read_facts(engine: Engine) -> Facts:
     try:
         return engine.facts()
     except EngineError as error:
-        raise SweepError(str(error)) from error
+        if error.status not in (404, 405, 501):
+            raise SweepError(str(error)) from error
+        raise _other_engine(engine, str(error)) from error
     except (KeyError, TypeError, ValueError) as error:
-        where, engine_name = f"servers.{engine.server.name}.engine", engine.server.engine
-        raise SweepError(f"{where}: {engine.server.url} does not answer as {engine_name} does ({error!r})") from error
+        raise _other_engine(engine, repr(error)) from error
+
+
+def _other_engine(engine: Engine, why: str) -> SweepError:
+    """The config names an engine that this server is not."""
+    stated, looks = engine.server.engine, recognised(engine)
+    advice = f"; it looks like {looks}" if looks and looks != stated else ""
+    return SweepError(
+        f"servers.{engine.server.name}.engine: {engine.server.url} does not answer as {stated} does{advice} ({why})"
+    )
 
 
 def _dialect(engine: Engine, extra: dict[str, Any]) -> Dialect:

@@ -1,7 +1,10 @@
 """Adapters on captured and constructed answers: facts, capacity with its source, counters summed."""
 
+from dataclasses import replace
+
 import pytest
 
+from speedmatrix import servers
 from speedmatrix.cells import Capacity
 from speedmatrix.config import Server
 from speedmatrix.engines import ENGINES, Counters, EngineError, OpenAI, Vllm
@@ -165,3 +168,23 @@ def test_sglangs_requests_are_named_and_aborted_by_name():
     made.abort(["a-1", "a-2"])
     assert asked == [("/abort_request", {"rid": "a-1"}), ("/abort_request", {"rid": "a-2"})]
     assert vllm("").naming("a-1") == {}
+
+
+@pytest.mark.parametrize(
+    ("stated", "answers", "looks"),
+    [
+        ("vllm", {"/props": ({"total_slots": 1},), "/v1/models": MODELS}, "; it looks like llama.cpp ("),
+        ("llama.cpp", {"/version": VERSION, "/v1/models": MODELS}, "; it looks like vllm ("),
+        ("vllm", {"/server_info": (SGLANG,), "/v1/models": MODELS}, "; it looks like sglang ("),
+        ("sglang", {"/v1/models": MODELS}, " does not answer as sglang does ("),
+        ("vllm", {"/version": ({},), "/v1/models": MODELS}, " does not answer as vllm does ('"),
+    ],
+)
+def test_a_wrong_engine_is_found_out_and_said(stated, answers, looks):
+    made = engine(ENGINES[stated], answers)
+    made.server = replace(made.server, engine=stated)
+    with pytest.raises(servers.SweepError) as caught:
+        servers.read_facts(made)
+    said = str(caught.value)
+    assert said.startswith(f"servers.s.engine: http://127.0.0.1:9 does not answer as {stated} does")
+    assert (looks in said or looks.replace("('", "(KeyError('") in said) and "\n" not in said

@@ -26,7 +26,9 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class EngineError(Exception):
-    """The server did not answer as its engine should; the message is one line for the person."""
+    """The server did not answer as its engine should; the message is one line for the person. `status`: of HTTP."""
+
+    status: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,13 @@ class Engine(ABC):
     def body(self, prompt: list[int] | str, max_tokens: int, dialect: Dialect | None = None) -> dict[str, Any]:
         """A streaming request that generates exactly `max_tokens` where the server can."""
         return (dialect or self.dialect).body(self.model(), prompt, max_tokens, self.optional_fields())
+
+    def answers(self, path: str) -> bool:
+        """Whether a GET of `path` gives a JSON object: engines are told apart by it."""
+        try:
+            return isinstance(self._json("GET", path), dict)
+        except EngineError:
+            return False
 
     def naming(self, request_id: str) -> dict[str, Any]:
         """Fields of a request that give it an id, where the server aborts by id."""
@@ -212,7 +221,8 @@ class _Answered(EngineError):
 
     def __init__(self, answer: requests.Response, line: str) -> None:
         super().__init__(line)
-        self.status, self.said = answer.status_code, _said(answer)
+        self.status: int = answer.status_code
+        self.said = _said(answer)
         self.retry_s = retry.after_s(answer.headers.get("Retry-After"))
 
 
