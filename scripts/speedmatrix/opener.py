@@ -24,7 +24,8 @@ def session(headers: dict[str, str], verify_tls: bool | str = True) -> aiohttp.C
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=True, ssl=trusted),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=30),
-        headers={"Content-Type": "application/json", **headers},
+        # identity: a proxy that compresses holds events back
+        headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **headers},
         trace_configs=[_connected_trace()],
         auto_decompress=False,
     )

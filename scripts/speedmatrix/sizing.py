@@ -26,17 +26,18 @@ class SizeError(Exception):
 
 
 def fit(wanted: int, count: Count) -> Sized:
-    """The number of characters whose prompt comes nearest to `wanted` tokens. Raises SizeError.
+    """The number of characters whose prompt comes nearest to `wanted` tokens from below. Raises SizeError.
 
     What a request has without any text (a chat template's tokens) is counted first and kept apart: the line through
-    it and a sample gives tokens a character, and interpolation between the nearest two counts goes on from there.
+    it and a sample gives tokens a character, and interpolation between the nearest two counts goes on from there. Never
+    more than wanted, since the model's limit may be right behind it.
     """
     seen = {n: count(n) for n in (0, _SAMPLE_CHARACTERS)}
     if seen[0] > wanted:
         raise SizeError(f"a prompt of {wanted} tokens can't be made: the server adds {seen[0]} of its own")
     while len(seen) < _MOST_COUNTS:
         best = _nearest(seen, wanted)
-        if abs(best.tokens - wanted) <= CLOSE_ENOUGH * wanted:
+        if wanted - best.tokens <= CLOSE_ENOUGH * wanted:
             return best
         guess = _between(seen, wanted)
         if guess is None:
@@ -46,7 +47,7 @@ def fit(wanted: int, count: Count) -> Sized:
 
 
 def _nearest(seen: dict[int, int], wanted: int) -> Sized:
-    characters = min(seen, key=lambda n: (abs(seen[n] - wanted), n))
+    characters = max((n for n in seen if seen[n] <= wanted), key=lambda n: (seen[n], -n))
     return Sized(characters, seen[characters])
 
 

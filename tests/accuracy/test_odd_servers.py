@@ -264,6 +264,20 @@ def test_https_with_a_private_certificate():
             truth.engine.facts()
 
 
+def test_no_compression_is_asked_for(truth: Truth):
+    truth.measure(FOUR, **QUICK)
+    (head,) = {line for line in truth.told()["asked_for"] if line.lower().startswith("accept-encoding")}
+    assert head.lower() == "accept-encoding: identity"
+
+
+def test_a_context_of_the_models_limit_as_text_never_outgrows_it():
+    with serving(20, "--max-context", "5000") as truth:
+        truth.faults(chat_only=True)
+        seen, _ = truth.measure(Cell("truth", "prefill", 5000))
+        told = seen.figures["prompt_tokens"]
+        assert 4999 * 0.995 <= told <= 4999 and seen.flags == []
+
+
 # --- data-parallel ranks
 
 

@@ -45,6 +45,7 @@ class Server:
         self.seen: set[bytes] = set()
         self.hits = self.asked = 0
         self.numbers = itertools.count()
+        self.head = ""  # of the last completion asked for
 
     async def connection(self, reader: StreamReader, writer: StreamWriter) -> None:
         """Requests of one connection, until a stream or its end."""
@@ -55,6 +56,7 @@ class Server:
                 length = re.search(rb"\r\ncontent-length: *(\d+)", head, re.I)
                 body = await reader.readexactly(int(length[1])) if length else b""
                 if path in ("/v1/completions", "/v1/chat/completions"):
+                    self.head = head.decode()
                     try:
                         await self.complete(body, path.startswith("/v1/chat"), reader, writer)
                         break
@@ -142,7 +144,7 @@ class Server:
         if begin:
             for rank in ranks:
                 rank.late_max, rank.firsts = 0.0, []
-        return told | {"inside": sum(rank.load for rank in ranks)}
+        return told | {"inside": sum(rank.load for rank in ranks), "asked_for": self.head.splitlines()}
 
     def metrics(self) -> str:
         """The counters under vLLM's names, one engine a rank."""

@@ -25,9 +25,9 @@ def counting(template: int, density: float = TEXT):
 def test_a_templates_constant_part_is_solved_apart(wanted, template):
     count, asked = counting(template)
     sized = sizing.fit(wanted, count)
-    assert abs(sized.tokens - wanted) <= 0.001 * wanted
+    assert 0 <= wanted - sized.tokens <= 0.001 * wanted
     assert sized.tokens == template + int(sized.characters / TEXT)
-    assert len([n for n in asked if n > 2000]) <= 2  # only these cost a prefill of the context's size
+    assert len([n for n in asked if n > 2000]) <= 3  # only these cost a prefill of the context's size
 
 
 @given(st.integers(50, 200_000), st.integers(0, 40), st.floats(0.5, 9), st.floats(-0.03, 0.03))
@@ -36,7 +36,7 @@ def test_it_ends_near_the_size_also_where_the_text_grows_denser(wanted, template
         return template + int(characters / density * (1 + bend * characters / max(2000, wanted * density)))
 
     sized = sizing.fit(wanted, count)
-    assert abs(sized.tokens - wanted) <= max(1 / density + 1, 0.001 * wanted)
+    assert 0 <= wanted - sized.tokens <= max(1 / density + 1, 0.001 * wanted)
 
 
 def test_a_prompt_that_the_template_alone_outgrows_is_refused():

@@ -23,6 +23,12 @@ class Counters:
     prefills: float | None = None
 
     def since(self, before: Counters) -> Counters:
-        """By how much each rose; None where either does not tell."""
-        pairs = {name: (getattr(before, name), value) for name, value in vars(self).items()}
-        return Counters(**{name: None if None in pair else pair[1] - pair[0] for name, pair in pairs.items()})
+        """By how much each count rose; None where either does not tell, or where it fell: another server counts then.
+
+        Gauges have no rise.
+        """
+        return Counters(**{name: self._rise(name, before) for name in vars(self) if name not in ("running", "waiting")})
+
+    def _rise(self, name: str, before: Counters) -> float | None:
+        first, last = getattr(before, name), getattr(self, name)
+        return None if first is None or last is None or last < first else last - first
