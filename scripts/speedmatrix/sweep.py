@@ -97,7 +97,11 @@ def _attempt(config: Config, cell: Cell, known: dict[str, Any]) -> tuple[dict[st
             "identity": up.identity,
             "fingerprint": servers.fingerprint(up.identity),
         }
-        measured = measure.run(measure.Task(cell, config.measure, up.engine, capacity))
+        fits = _plan(config, cell, up.facts.capacity)  # an engine may size its cache otherwise at each start
+        result["plan"] = _plan_json(fits, up.facts.capacity)
+        if fits.status is not None:
+            return result | {"status": fits.status, "reason": fits.reason}, None
+        measured = measure.run(measure.Task(cell, config.measure, up.engine, up.facts.capacity))
     except measure.Failed as error:
         log.exception("%s failed", cell.name)
         reason = redact.redact_text(_with_death(server, str(error)))
@@ -107,6 +111,16 @@ def _attempt(config: Config, cell: Cell, known: dict[str, Any]) -> tuple[dict[st
 
 def _plan(config: Config, cell: Cell, capacity: Capacity) -> Plan:
     return plan(cell, config.measure.max_output_tokens, capacity, config.measure.prompts == "shared")
+
+
+def _plan_json(fits: Plan, capacity: Capacity) -> dict[str, Any]:
+    return {
+        "request_tokens": fits.request,
+        "kv_needed_tokens": fits.kv_needed,
+        "kv_capacity_tokens": fits.kv_has,
+        "max_context_tokens": capacity.max_context,
+        "max_output_tokens": fits.max_output,
+    }
 
 
 def _find_unchanged(config: Config, server: Server, known: dict[str, Any]) -> _Up:
@@ -153,13 +167,7 @@ def _result(config: Config, cell: Cell, known: dict[str, Any] | None, fits: Plan
         "flags": [],
         "figures": None,
         "prefill": None,
-        "plan": {
-            "request_tokens": fits.request,
-            "kv_needed_tokens": fits.kv_needed,
-            "kv_capacity_tokens": fits.kv_has,
-            "max_context_tokens": capacity.max_context,
-            "max_output_tokens": fits.max_output,
-        },
+        "plan": _plan_json(fits, capacity),
         "prompt": None,
         "measure": config.measure.used_by(cell.phase),
         "client": None,

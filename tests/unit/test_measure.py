@@ -7,7 +7,7 @@ import pytest
 from speedmatrix import measure
 from speedmatrix.cells import Capacity, Cell
 from speedmatrix.config import Server, parse
-from speedmatrix.engines import EngineError, LlamaCpp
+from speedmatrix.engines import Counters, EngineError, LlamaCpp
 
 SETTINGS = parse({"servers": {"s": {"engine": "llama.cpp", "url": "http://127.0.0.1:9"}}})
 
@@ -69,3 +69,29 @@ def test_three_models_ask_for_one_by_name():
 
 def test_no_model_at_all():
     assert failure("decode", engine(models=())).endswith("lists: none")
+
+
+def edges(first: Counters, last: Counters) -> dict:
+    """What the counters at the window's two edges, ten seconds apart, give."""
+
+    async def noted():
+        made = measure._Edges(engine())
+        for t, counters in ((0.0, first), (10.0, last)):
+            made._reads.append(asyncio.sleep(0, (t, counters)))
+        return await made.figures()
+
+    return asyncio.run(noted())
+
+
+def test_the_servers_own_speed_and_the_acceptance_length_of_speculative_decoding():
+    first = Counters(running=4, generated=1000, drafts=100, accepted=50)
+    # 2,500 tokens in 10 s; 1,000 drafts of which 1,500 tokens were accepted: 2.5 tokens a step with the sure one.
+    told = edges(first, Counters(running=2, generated=3500, drafts=1100, accepted=1550))
+    assert (told["server_tok_s"], told["acceptance_length"], told["server_active_avg"]) == (250, 2.5, 3)
+
+
+def test_what_the_server_does_not_tell_or_counts_backwards_is_unknown():
+    unknown = {"server_tok_s": None, "server_active_avg": None, "acceptance_length": None}
+    assert edges(Counters(), Counters()) == unknown
+    assert edges(Counters(generated=500, drafts=9, accepted=9), Counters(generated=20, drafts=1)) == unknown
+    assert edges(Counters(drafts=5, accepted=5), Counters(drafts=5, accepted=5))["acceptance_length"] is None

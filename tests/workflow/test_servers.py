@@ -90,3 +90,25 @@ def test_a_server_has_the_environment_of_the_sweep_and_not_snakemakes_thread_lim
     here = {f"{name}={value}" for name, value in os.environ.items()}
     assert not {line for line in log if "_NUM_THREADS=" in line} - here - set_by_user
     assert not [line for line in log if line.startswith("SPEEDMATRIX_CONFIG=")]
+
+
+def test_variants_share_an_address_and_a_new_value_costs_only_its_own_cells(fresh):
+    launch = fresh.config["servers"]["tiny"]["launch"]
+    launch["command"][launch["command"].index("--slots") + 1] = "{slots}"
+    fresh.config["servers"]["tiny"]["variants"] = {"slots": [2, 4]}
+    fresh.config["matrix"] = {"prefill": {"contexts": [256]}, "decode": {"contexts": [256], "concurrency": [1]}}
+    code, output = fresh.run()
+    assert code == 0, output
+    cells = [read(path) for path in fresh.directory.glob("results/cells/*/*.json")]
+    assert sorted((cell["server"], cell["status"]) for cell in cells) == [
+        (server, "valid") for server in ("tiny-slots-2", "tiny-slots-2", "tiny-slots-4", "tiny-slots-4")
+    ]
+    ends = {server: [c["finished_at"] for c in cells if c["server"] == server] for server in ("tiny-slots-2",)}
+    assert max(ends["tiny-slots-2"]) <= min(c["started_at"] for c in cells if c["server"] == "tiny-slots-4")
+    before = fresh.attempts()
+    fresh.config["servers"]["tiny"]["variants"]["slots"].append(3)
+    code, output = fresh.run()
+    assert code == 0, output
+    assert len(set(fresh.attempts()) - set(before)) == 2 and fresh.launches() == 3
+    page = (fresh.directory / "results/report.html").read_text()
+    assert "3 servers: tiny-slots-2, tiny-slots-4, tiny-slots-3" in page or page.count("tiny-slots-3") > 1
