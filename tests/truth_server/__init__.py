@@ -2,6 +2,6 @@
 
 All running sequences step together. A prompt is prefilled in chunks of 2,048 tokens, prompts one after another, and a
 step during which one is being prefilled takes as long as its chunk. The schedule is absolute: a step that is sent late
-does not delay the next, and GET /truth tells by how much the worst was late since POST /truth. POST /faults programs
-what goes wrong (faults.py).
+does not delay the next, and GET /truth tells which were late since POST /truth. POST /faults programs what goes wrong
+(faults.py).
 """

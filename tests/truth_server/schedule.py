@@ -62,7 +62,7 @@ class Rank:
         self.running: list[Sequence] = []
         self.arrived = asyncio.Event()
         self.generated = self.prompted = self.preempted = self.gauge = 0
-        self.late_max = 0.0
+        self.late: list[tuple[float, float]] = []  # (when, by how much in s) of each step
         self.firsts: list[float] = []
         self.random = random.Random(seed)
 
@@ -120,7 +120,7 @@ class Rank:
             stepping = [one for one in self.running if one.left == 0]
             at += seconds
             await _until(at)
-            self.late_max = max(self.late_max, time.perf_counter() - at)
+            self.late.append((at, time.perf_counter() - at))
             self._advance(stepping, prefilling, at)
 
     def _advance(self, stepping: list[Sequence], prefilling: Sequence | None, at: float) -> None:

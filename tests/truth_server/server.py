@@ -19,6 +19,7 @@ from tests.truth_server.faults import Faults
 from tests.truth_server.schedule import Options, Rank, Sequence
 from tests.truth_server.speeds import Speeds
 
+LATE_S = 0.01  # a step that came later than this kept no truth
 TEMPLATE_TOKENS = 11  # what a chat template adds to every prompt
 _PIECE = re.compile(r"\s?\w{1,5}|\W")
 
@@ -137,13 +138,14 @@ class Server:
         self._reply(writer, told)
 
     def truth(self, begin: bool) -> dict[str, Any]:
-        """How late the worst step was and the first tokens' times since it was last begun."""
+        """Steps that were late, [when, by how many ms], and the first tokens' times since it was last begun."""
         ranks = self.ranks
         firsts = [1000 * first for rank in ranks for first in rank.firsts]
-        told = {"late_max_ms": 1000 * max(rank.late_max for rank in ranks), "ttft_ms": firsts}
+        late = [[at, 1000 * late] for rank in ranks for at, late in rank.late if late > LATE_S]
+        told = {"late": late, "ttft_ms": firsts}
         if begin:
             for rank in ranks:
-                rank.late_max, rank.firsts = 0.0, []
+                rank.late, rank.firsts = [], []
         return told | {"inside": sum(rank.load for rank in ranks), "asked_for": self.head.splitlines()}
 
     def metrics(self) -> str:
