@@ -212,3 +212,9 @@ def test_a_shell_string_is_run_by_a_shell(port):
     ensure_server(spec(port, command=f"X=1 exec {{python}} {TARGET} {port}"), listening(port))
     stop_server()
     assert gone_within(1)
+
+
+def test_the_server_stays_in_the_sweeps_session_and_out_of_its_process_group(port):
+    # Linux schedules sessions as groups, and Ctrl-C reaches process groups: see docs/decisions.md.
+    pid = processes.pid_of(ensure_server(spec(port), listening(port)).boot_id)
+    assert os.getsid(pid) == os.getsid(0) and os.getpgid(pid) == pid != os.getpgid(0)
