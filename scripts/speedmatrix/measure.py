@@ -32,10 +32,15 @@ class Measured:
     figures: dict[str, Any]
     prompt: dict[str, Any]
     lanes: int
-    flags: list[str] = field(default_factory=list)
+    evidence: dict[str, str] = field(default_factory=dict)  # what was seen, by flag
     prefill: dict[str, Any] | None = None
     client: dict[str, float | None] | None = None
     run: Run | None = None
+
+    @property
+    def flags(self) -> list[str]:
+        """The names of the rules that the measurement breaks."""
+        return list(self.evidence)
 
     @property
     def limited(self) -> str | None:
@@ -146,8 +151,9 @@ async def _prefill(task: Task) -> Measured:
     if figures["ttft_kind"] in ("warm", "mixed"):
         raise Failed(f"the prompt was not cold: {figures['cached_share']:.0%} came from the server's prefix cache")
     meant = validity.Meant(bodies.prompts.length, task.engine.dialect.prompt == "ids", 1)
-    flags = [validity.INEXACT] if validity.is_inexact(streams, meant) else []
-    return Measured(figures, bodies.identity, 1, flags, prefill=details, run=Run(streams))
+    inexact = validity.inexact(streams, meant)
+    evidence = {validity.INEXACT: inexact} if inexact else {}
+    return Measured(figures, bodies.identity, 1, evidence, prefill=details, run=Run(streams))
 
 
 async def _decode(task: Task) -> Measured:
@@ -179,10 +185,10 @@ async def _decode(task: Task) -> Measured:
     await _idle(engine)  # what it still does for us is over before the next cell; that one refuses a busy server
     client = validity.client_state(seen)
     meant = validity.Meant(bodies.prompts.length, engine.dialect.prompt == "ids", measure.max_output_tokens)
-    flags = validity.flags(validity.Evidence(seen, figures, meant, client, rose.preemptions))
-    if validity.BUFFERED in flags:
+    evidence = validity.flags(validity.Evidence(seen, figures, meant, client, rose.preemptions))
+    if validity.BUFFERED in evidence:
         figures |= dict.fromkeys(metrics.LATENCIES)
-    return Measured(figures, bodies.identity, lanes, flags, client=client, run=seen)
+    return Measured(figures, bodies.identity, lanes, evidence, client=client, run=seen)
 
 
 def _cached_by_engine(figures: dict[str, Any], rose: Counters, prompted: int) -> dict[str, Any]:

@@ -192,6 +192,7 @@ def _figures(measured: measure.Measured) -> dict[str, Any]:
         "figures": measured.figures,
         "prefill": measured.prefill,
         "flags": measured.flags,
+        "evidence": measured.evidence,
         "prompt": measured.prompt,
         "client": measured.client,
         "finished_at": store.utc_now(),

@@ -52,82 +52,106 @@ class Evidence:
     preemptions: float | None = None
 
 
-def _prefill_in_window(seen: Evidence) -> bool:
-    return bool(seen.figures["restarts"])
+def _prefill_in_window(seen: Evidence) -> str | None:
+    restarts = seen.figures["restarts"]
+    return f"{restarts} requests began inside the window" if restarts else None
 
 
-def is_inexact(streams: list[Stream], meant: Meant) -> bool:
-    """Whether the server counted another number of prompt tokens than was meant, in any stream."""
+def inexact(streams: list[Stream], meant: Meant) -> str | None:
+    """What the server counted where that is another number of prompt tokens than was meant, in any stream."""
     allowed = 0 if meant.ids else INEXACT_TEXT_SHARE * meant.prompt_tokens
     told = [one.prompt_tokens for one in streams if one.prompt_tokens]
-    return any(abs(tokens - meant.prompt_tokens) > allowed for tokens in told)
+    other = [tokens for tokens in told if abs(tokens - meant.prompt_tokens) > allowed]
+    if not other:
+        return None
+    worst = max(other, key=lambda tokens: abs(tokens - meant.prompt_tokens))
+    return f"{worst:,} prompt tokens counted, {meant.prompt_tokens:,} meant, in {len(other)} of {len(told)} requests"
 
 
-def _inexact_context(seen: Evidence) -> bool:
-    return is_inexact(seen.run.streams, seen.meant)
+def _inexact_context(seen: Evidence) -> str | None:
+    return inexact(seen.run.streams, seen.meant)
 
 
-def _unsteady(seen: Evidence) -> bool:
+def _unsteady(seen: Evidence) -> str | None:
     traces = [metrics.trace(stream) for stream in seen.run.streams]
     t0, t1 = float(seen.run.t0_ns), float(seen.run.t1_ns)
     middle = (t0 + t1) / 2
-    first = metrics.output_tokens(traces, t0, middle)
-    second = metrics.output_tokens(traces, middle, t1)
-    return abs(first - second) > UNSTEADY_SHARE * max(first, second)
+    first, second = (metrics.output_tokens(traces, *half) for half in ((t0, middle), (middle, t1)))
+    if abs(first - second) <= UNSTEADY_SHARE * max(first, second):
+        return None
+    half_s = (middle - t0) / 1e9
+    return f"{first / half_s:,.1f} tok/s in the first half, {second / half_s:,.1f} in the second"
 
 
-def _short_window(seen: Evidence) -> bool:
-    itl = seen.figures["itl_ms"]
-    return itl is None or seen.figures["measured_s"] * 1000 < SHORT_WINDOW_STEPS * itl
+def _short_window(seen: Evidence) -> str | None:
+    itl, window_ms = seen.figures["itl_ms"], seen.figures["measured_s"] * 1000
+    if itl is not None and window_ms >= SHORT_WINDOW_STEPS * itl:
+        return None
+    return f"{window_ms / itl:.1f} steps of {itl:,.1f} ms" if itl else "no two tokens of one request"
 
 
-def _server_disagrees(seen: Evidence) -> bool:
+def _server_disagrees(seen: Evidence) -> str | None:
     difference: float | None = seen.figures.get("server_diff_pct")
-    return difference is not None and abs(difference) > SERVER_DISAGREES_PCT
+    if difference is None or abs(difference) <= SERVER_DISAGREES_PCT:
+        return None
+    return f"the server counted {difference:+.1f} %"
 
 
-def _client_bound(seen: Evidence) -> bool:
+def _client_bound(seen: Evidence) -> str | None:
     share, lag, ramp = (seen.client[key] or 0 for key in ("cpu_share", "lag_p99_ms", "ramp_lag_max_ms"))
     felt = ramp > CLIENT_LAG_P99_MS and ramp > CLIENT_RAMP_SHARE * (seen.figures["ttft_ms"] or 0)
-    return share > CLIENT_CPU_SHARE or lag > CLIENT_LAG_P99_MS or felt
+    if share <= CLIENT_CPU_SHARE and lag <= CLIENT_LAG_P99_MS and not felt:
+        return None
+    return f"{share:.0%} of a core; late by {lag:.0f} ms in the window (99th percentile), by up to {ramp:.0f} ms before"
 
 
-def _stopped_early(seen: Evidence) -> bool:
-    ended = [s for s in seen.run.streams if s.finish is not None]
-    return any(sum(s.tokens) < seen.meant.max_output_tokens and s.finish == "stop" for s in ended)
+def _stopped_early(seen: Evidence) -> str | None:
+    most = seen.meant.max_output_tokens
+    early = [sum(s.tokens) for s in seen.run.streams if s.finish == "stop" and sum(s.tokens) < most]
+    return f"{len(early)} streams, one after {min(early):,} of {most:,} tokens" if early else None
 
 
-def _events_counted(seen: Evidence) -> bool:
-    return bool(seen.figures["token_source"] == "events")
+def _events_counted(seen: Evidence) -> str | None:
+    return "no usage in the stream" if seen.figures["token_source"] == "events" else None
 
 
-def _preempted(seen: Evidence) -> bool:
-    return bool(seen.preemptions)
+def _preempted(seen: Evidence) -> str | None:
+    return f"preempted {seen.preemptions:,.0f} times" if seen.preemptions else None
 
 
 def in_lumps(streams: list[Stream]) -> bool:
     """Whether first tokens came together with the next ones, and most others did so too."""
+    first, each = _lump_sizes(streams)
+    return first >= LUMP_EVENTS and each >= 2
+
+
+def _lump_sizes(streams: list[Stream]) -> tuple[float, float]:
+    """Events that came with a stream's first one, and at once on average: medians over streams; 0 of no long stream."""
     long = [one for one in streams if len(one.t_ns) >= LUMP_EVENTS]
-    first = np.median([one.t_ns.count(one.t_ns[0]) for one in long]) if long else 0
-    each = np.median([len(one.t_ns) / len(set(one.t_ns)) for one in long]) if long else 0
-    return bool(first >= LUMP_EVENTS and each >= 2)
+    if not long:
+        return 0.0, 0.0
+    first = [one.t_ns.count(one.t_ns[0]) for one in long]
+    return float(np.median(first)), float(np.median([len(one.t_ns) / len(set(one.t_ns)) for one in long]))
 
 
-def _buffered(seen: Evidence) -> bool:
-    return in_lumps(seen.run.streams) and not _client_bound(seen)  # a late client makes lumps as well
+def _buffered(seen: Evidence) -> str | None:
+    if not in_lumps(seen.run.streams) or _client_bound(seen):  # a late client makes lumps as well
+        return None
+    first, each = _lump_sizes(seen.run.streams)
+    return f"{first:.0f} events at once at the start, then {each:.1f} on average"
 
 
-def _repeating(seen: Evidence) -> bool:
+def _repeating(seen: Evidence) -> str | None:
     texts: dict[int, str] = {}
     for one in seen.run.streams:
         if one.texts is not None:
             inside = [text for t, text in zip(one.t_ns, one.texts, strict=True) if seen.run.t0_ns <= t < seen.run.t1_ns]
             texts[one.lane] = texts.get(one.lane, "") + "".join(inside)
     looping = [cycles.share(text) >= REPEATED_SHARE for text in texts.values() if text]
-    return sum(looping) > len(looping) / 2
+    return f"{sum(looping)} of {len(looping)} requests" if sum(looping) > len(looping) / 2 else None
 
 
-RULES: list[tuple[Flag, Callable[[Evidence], bool]]] = [
+RULES: list[tuple[Flag, Callable[[Evidence], str | None]]] = [
     (
         Flag(
             "prefill_in_window",
@@ -222,9 +246,13 @@ RULES: list[tuple[Flag, Callable[[Evidence], bool]]] = [
 FLAGS: dict[str, Flag] = {flag.name: flag for flag, _ in RULES}
 
 
-def flags(seen: Evidence) -> list[str]:
-    """Names of all rules that a measured decode cell breaks, in the order of RULES."""
-    return [flag.name for flag, broken in RULES if broken(seen)]
+# What carries one of these is never a peak, a knee, a baseline or a passed limit.
+NEVER_BEST = frozenset(["prefill_in_window", "client_bound", "server_disagrees", BUFFERED])
+
+
+def flags(seen: Evidence) -> dict[str, str]:
+    """{flag: what was seen} of all rules that a measured decode cell breaks, in the order of RULES."""
+    return {flag.name: what for flag, broken in RULES if (what := broken(seen))}
 
 
 def client_state(run: Run) -> dict[str, float | None]:
