@@ -1,6 +1,6 @@
 # cells            -> results/measurements.csv          all cells, a row each
 # measurements.csv -> results/charts/<name>.json .svg .png
-# cells, charts    -> results/report.html               the page
+# cells, facts     -> results/report.html report.md     the page, and the same in short
 CHARTS = ["total-tok-s", "matrix", "request-vs-total", "ttft", "prefill"]
 LIBRARY = Path(workflow.basedir) / "scripts" / "speedmatrix"
 
@@ -11,7 +11,7 @@ rule merge:
         directories=[f"results/cells/{name}" for name in SWEEP.servers],
         code=LIBRARY / "merge.py",
     output:
-        "results/measurements.csv",
+        report("results/measurements.csv", category="Table", caption="../docs/captions/measurements.rst"),
     log:
         "logs/merge.log",
     conda:
@@ -25,7 +25,12 @@ rule charts:
         table="results/measurements.csv",
         code=LIBRARY / "charts.py",
     output:
-        expand("results/charts/{name}.{kind}", name=CHARTS, kind=["json", "svg", "png"]),
+        expand("results/charts/{name}.{kind}", name=CHARTS, kind=["json", "png"]),
+        report(
+            expand("results/charts/{name}.svg", name=CHARTS),
+            category="Charts",
+            caption="../docs/captions/chart.rst",
+        ),
     log:
         "logs/charts.log",
     conda:
@@ -40,15 +45,17 @@ rule page:
         table="results/measurements.csv",
         servers=[servers.launch_dir(server) / "health.json" for server in SWEEP.servers.values()],
         charts=expand("results/charts/{name}.svg", name=CHARTS),
-        code=sorted(path for path in (LIBRARY / "page").iterdir() if path.is_file()),
+        code=[path for part in ("page", "findings") for path in sorted((LIBRARY / part).glob("*.*"))],
+        words=[LIBRARY / name for name in ("charts.py", "formats.py", "matrix.py", "merge.py", "validity.py")],
     output:
-        "results/report.html",
+        page=report("results/report.html", category="Page", caption="../docs/captions/page.rst"),
+        summary=report("results/report.md", category="Page", caption="../docs/captions/summary.rst"),
     log:
         "logs/page.log",
     conda:
         "../envs/report.yaml"
     params:
-        head=[SWEEP.title, SWEEP.author],
+        said=sweep_config.said(),
     script:
         "../scripts/page.py"
 

@@ -1,4 +1,4 @@
-"""Rules page and partial: the page from all cells, or from those that are there."""
+"""Rules page and partial: the page from all cells, or from those that are there; the summary beside it."""
 
 from pathlib import Path
 
@@ -9,12 +9,22 @@ with job.job(snakemake.log[0]):
     partial = snakemake.rule == "partial"
     cells = progress.results(settings) if partial else merge.read_cells([Path(path) for path in snakemake.input.cells])
     table = merge.table(cells)
-    drawn = {
-        name: charts.svg(draw(table)) if partial else Path(f"results/charts/{name}.svg").read_text(encoding="utf-8")
-        for name, draw in charts.CHARTS.items()
-    }
-    healths = {name: servers.known_facts(server) for name, server in settings.servers.items()}
-    output = Path("results/report.partial.html" if partial else snakemake.output[0])
-    inputs = page.PageInput(cells, healths, drawn, len(settings.cells()), settings.title, settings.author)
+    drawn = {name: draw(table) for name, draw in charts.CHARTS.items()}
+    inputs = page.PageInput(
+        cells=cells,
+        healths={name: servers.known_facts(server) for name, server in settings.servers.items()},
+        planned=len(settings.cells()),
+        charts={name: charts.svg(chart) for name, chart in drawn.items()},
+        specs={name: charts.spec(chart) for name, chart in drawn.items()},
+        runtime=charts.runtime(),
+        csv=merge.csv_text(table),
+        config=config.resolved(),
+        title=settings.title,
+        author=settings.author,
+        slo=settings.slo,
+    )
+    output = Path("results/report.partial.html" if partial else snakemake.output.page)
     store.write_text(output, page.render(inputs))
+    if not partial:
+        store.write_text(Path(snakemake.output.summary), page.summary(inputs))
     print(f"wrote {output}", flush=True)

@@ -1,11 +1,14 @@
-"""The table → Altair charts, as Vega-Lite specs, SVG and PNG. Pure functions of the table, and one that writes."""
+"""The table → Altair charts, as Vega-Lite specs, SVG and PNG. Pure functions of the table, and one that writes.
+
+Every colour is told apart by shape or place as well, and has a contrast of 3:1 on white and on the page's dark panel,
+so that one spec serves both; text, axes and grid are coloured by the page.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import altair as alt
 import pandas as pd
@@ -14,17 +17,23 @@ import vl_convert
 from speedmatrix import store
 from speedmatrix.cells import size_name
 
-WIDTH, HEIGHT = 560, 340
-PALETTE: Literal["viridis"] = "viridis"
+WIDTH, HEIGHT = 520, 320
+PANEL_WIDTH, PANEL_HEIGHT, PANELS_IN_A_ROW = 210, 130, 4
+ACCENT, BEHIND = "#25848e", "#9aa1a8"
+CONTEXTS = ["#2f78c4", "#6a69d1", "#9a5cc6", "#bd52a4", "#cc567b", "#cf6352", "#c07530", "#968728"]
+SHAPES = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left"]
 NOT_RUN = {"over_capacity": "over capacity", "over_context": "over context", "failed": "failed"}
+QUALITY = {"valid": "circle", "flagged": "triangle-up", "limited": "square"}
+FONT = "system-ui, sans-serif"
 _HIDDEN = "#f1f1f1"
 alt.data_transformers.disable_max_rows()
+
+Chart = alt.Chart | alt.LayerChart | alt.FacetChart
 
 
 def _measured(table: pd.DataFrame, phase: str) -> pd.DataFrame:
     """Rows of the phase that have figures, with the labels the charts use."""
-    rows = table[(table["phase"] == phase) & table["total_tok_s"].notna()]
-    return _labelled(rows)
+    return _labelled(table[(table["phase"] == phase) & table["total_tok_s"].notna()])
 
 
 def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
@@ -34,6 +43,8 @@ def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
     # A repeat that failed says nothing where another one has figures.
     known = rows.groupby(keys)["total_tok_s"].transform("count") > 0
     shown = rows[rows["total_tok_s"].notna() | ~known]
+    flagged = (shown["status"] == "valid") & (shown["flags"].fillna("") != "")
+    shown = shown.assign(status=shown["status"].mask(flagged, "flagged"))
     how = dict.fromkeys(figures, "median") | {"status": "first"}
     medians = shown.groupby(keys, as_index=False, sort=False).agg(how)
     plain = medians.astype(dict.fromkeys(figures, "float64") | dict.fromkeys(keys[1:], "int64"))
@@ -46,17 +57,12 @@ def _order(rows: pd.DataFrame) -> list[str]:
     return [size_name(int(tokens)) for tokens in sorted(rows["context_tokens"].unique())]
 
 
-def _context_colour(rows: pd.DataFrame) -> alt.Color:
-    # The palette's yellow end is too pale for a thin line on white.
-    palette = alt.SchemeParams(name=PALETTE, extent=[0.9, 0])
-    scale = alt.Scale(scheme=palette, domain=_order(rows))
-    return alt.Color("context:O", title="Context (tokens)", scale=scale)
-
-
 def _concurrency(rows: pd.DataFrame) -> alt.X:
     ticks = sorted(int(lanes) for lanes in rows["concurrency"].unique())
-    axis = alt.Axis(values=ticks, format="d")
-    return alt.X("concurrency:Q", title="Requests at once", scale=alt.Scale(type="log", base=2, nice=False), axis=axis)
+    axis = alt.Axis(values=ticks, format="d", grid=False)
+    # A quarter of a doubling on both sides: room for marks, and for the names at the lines' ends.
+    scale = alt.Scale(type="log", base=2, nice=False, domain=[ticks[0] / 2**0.25, ticks[-1] * 2**0.5])
+    return alt.X("concurrency:Q", title="Requests at once", scale=scale, axis=axis)
 
 
 def _log_scale(values: pd.Series[float]) -> alt.Scale:
@@ -64,66 +70,105 @@ def _log_scale(values: pd.Series[float]) -> alt.Scale:
     return alt.Scale(type="log", nice=False, domain=[float(values.min()) / 1.3, float(values.max()) * 1.3])
 
 
-def _tooltip() -> list[alt.Tooltip]:
-    return [
-        alt.Tooltip("server:N", title="Server"),
-        alt.Tooltip("context:N", title="Context"),
-        alt.Tooltip("concurrency:Q", title="Requests at once"),
-        alt.Tooltip("total_tok_s:Q", title="Total tok/s", format=",.1f"),
-        alt.Tooltip("request_tok_s:Q", title="Per request tok/s", format=",.1f"),
-        alt.Tooltip("ttft_ms:Q", title="TTFT (ms)", format=",.0f"),
-        alt.Tooltip("itl_ms:Q", title="Time between tokens (ms)", format=",.2f"),
-    ]
+TOOLTIP = [
+    alt.Tooltip("server:N", title="Server"),
+    alt.Tooltip("context:N", title="Context"),
+    alt.Tooltip("concurrency:Q", title="Requests at once"),
+    alt.Tooltip("status:N", title="Status"),
+    alt.Tooltip("total_tok_s:Q", title="Total tok/s", format=",.1f"),
+    alt.Tooltip("request_tok_s:Q", title="Per request tok/s", format=",.1f"),
+    alt.Tooltip("ttft_ms:Q", title="TTFT (ms)", format=",.0f"),
+    alt.Tooltip("itl_ms:Q", title="Time between tokens (ms)", format=",.2f"),
+]
 
 
-def _finished(chart: alt.Chart, rows: pd.DataFrame, title: str) -> alt.Chart | alt.FacetChart:
+def _finished(chart: alt.Chart | alt.LayerChart, rows: pd.DataFrame, title: str) -> Chart:
     """One panel, or with several servers one panel each, titled."""
     sized = chart.properties(width=WIDTH, height=HEIGHT)
     if rows["server"].nunique() > 1:
-        return sized.facet(row=alt.Row("server:N", title=None, sort=list(rows["server"].unique()))).properties(
-            title=title
-        )
+        row = alt.Row("server:N", title=None, sort=list(rows["server"].unique()))
+        return sized.facet(row=row).properties(title=title)
     return sized.properties(title=title)
 
 
-def _nothing(title: str) -> alt.Chart:
+def _nothing(title: str) -> Chart:
     """What a chart shows when nothing was measured for it."""
     note = alt.Chart(pd.DataFrame({"note": ["No data: no cell of this kind has figures."]})).encode(text="note:N")
-    chart: alt.Chart = note.mark_text(fontSize=14, color="#666").properties(width=WIDTH, height=HEIGHT, title=title)
+    chart: Chart = note.mark_text(fontSize=14).properties(width=WIDTH, height=HEIGHT, title=title)
     return chart
 
 
-def _lines(rows: pd.DataFrame, title: str, x: alt.X, y: alt.Y) -> alt.Chart | alt.FacetChart:
-    """A line each context through its cells in order of concurrency."""
-    lines = alt.Chart(rows).mark_line(point=alt.OverlayMarkDef(size=50, filled=True), strokeWidth=2)
-    chart = lines.encode(x=x, y=y, order="concurrency:Q", color=_context_colour(rows), tooltip=_tooltip())
-    return _finished(chart, rows, title)
+def _lines(rows: pd.DataFrame, title: str, x: alt.X, y: alt.Y) -> Chart:
+    """A line each context through its cells in order of concurrency, named at its end; a click in the legend picks."""
+    order = _order(rows)
+    picked = alt.selection_point(name="picked", fields=["context"], bind="legend")
+    faded = alt.condition(picked, alt.value(1), alt.value(0.12))
+    colours, shapes = ([kinds[n % len(kinds)] for n in range(len(order))] for kinds in (CONTEXTS, SHAPES))
+    colour = alt.Color("context:N", title="Context", sort=order, scale=alt.Scale(domain=order, range=colours))
+    shape = alt.Shape("context:N", title="Context", sort=order, scale=alt.Scale(domain=order, range=shapes))
+    last = rows.groupby(["server", "context"])["concurrency"].transform("max") == rows["concurrency"]
+    base = alt.Chart(rows.assign(last=last)).encode(x=x, y=y, color=colour, opacity=faded)
+    lines = base.mark_line(strokeWidth=2).encode(order="concurrency:Q")
+    points = base.mark_point(size=60, filled=True).encode(shape=shape, tooltip=TOOLTIP).add_params(picked)
+    ends = base.transform_filter("datum.last")
+    leftward = "request_tok_s" in str(x.shorthand)  # with more requests each gets less
+    marks = ends.mark_text(align="right", dx=-8) if leftward else ends.mark_text(align="left", dx=8)
+    names = marks.encode(text="context:N")
+    return _finished(lines + points + names, rows, title)
 
 
-def _total_axis() -> alt.Y:
-    return alt.Y("total_tok_s:Q", title="Total output (tok/s)", scale=alt.Scale(zero=True))
-
-
-def total_tok_s(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
-    """Total tok/s over concurrency, a line each context."""
-    title = "Sustained decode: total output speed"
+def total_tok_s(table: pd.DataFrame) -> Chart:
+    """Total tok/s over concurrency: a panel each context, with the other contexts' lines behind it."""
+    title = "Sustained decode: total output speed by context"
     rows = _measured(table, "decode")
-    return _nothing(title) if rows.empty else _lines(rows, title, _concurrency(rows), _total_axis())
+    if rows.empty:
+        return _nothing(title)
+    several = rows["server"].nunique() > 1
+    rows["panel"] = rows["server"] + " · " + rows["context"] if several else rows["context"]
+    panels = list(dict.fromkeys(rows.sort_values("context_tokens", kind="stable")["panel"]))
+    if several:
+        panels.sort(key=lambda panel: list(rows["server"].unique()).index(panel.split(" · ")[0]))
+    server_of = dict(zip(rows["panel"], rows["server"], strict=True))
+    parts = [
+        rows[rows["server"] == server_of[panel]].assign(own=rows["panel"] == panel, panel=panel) for panel in panels
+    ]
+    base = alt.Chart(pd.concat(parts)).encode(
+        x=_concurrency(rows), y=alt.Y("total_tok_s:Q", title="Total output (tok/s)", scale=alt.Scale(zero=True))
+    )
+    others = base.transform_filter("!datum.own").mark_line(strokeWidth=1, color=BEHIND, opacity=0.55)
+    own = base.transform_filter("datum.own")
+    line = own.mark_line(strokeWidth=2.5, color=ACCENT).encode(order="concurrency:Q")
+    points = own.mark_point(size=55, filled=True, color=ACCENT, opacity=1).encode(shape=_quality(rows), tooltip=TOOLTIP)
+    layered = (others.encode(detail="context:N", order="concurrency:Q") + line + points).properties(
+        width=PANEL_WIDTH, height=PANEL_HEIGHT
+    )
+    facet = alt.Facet("panel:N", title=None, sort=panels, header=alt.Header(labelFontSize=13, labelFontWeight="bold"))
+    columns = min(PANELS_IN_A_ROW, len(panels))
+    chart: Chart = layered.facet(facet=facet, columns=columns).properties(title=title)
+    return chart
 
 
-def request_vs_total(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
+def _quality(rows: pd.DataFrame) -> alt.Shape:
+    """A mark's shape by its cell's status; explained where any is not simply valid."""
+    legend = alt.Legend(title="Cell") if set(rows["status"]) - {"valid"} else None
+    scale = alt.Scale(domain=list(QUALITY), range=list(QUALITY.values()))
+    return alt.Shape("status:N", scale=scale, legend=legend)
+
+
+def request_vs_total(table: pd.DataFrame) -> Chart:
     """Per-request against total tok/s: what more lanes give to the server and take from each reader."""
     title = "What each request gets against what all get together"
     rows = _measured(table, "decode")
     rows = rows[rows["request_tok_s"] > 0]
     if rows.empty:
         return _nothing(title)
-    each = alt.X("request_tok_s:Q", title="Per request (tok/s)", scale=_log_scale(rows["request_tok_s"]))
-    return _lines(rows, title, each, _total_axis())
+    scale, axis = _log_scale(rows["request_tok_s"]), alt.Axis(format="~g")
+    each = alt.X("request_tok_s:Q", title="Per request (tok/s, log scale)", scale=scale, axis=axis)
+    return _lines(rows, title, each, alt.Y("total_tok_s:Q", title="Total output (tok/s)", scale=alt.Scale(zero=True)))
 
 
-def ttft(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
-    """TTFT over concurrency on a log axis, a line each context."""
+def ttft(table: pd.DataFrame) -> Chart:
+    """TTFT over concurrency on log axes, a line each context."""
     title = "Time to first token, all requests starting at once"
     rows = _measured(table, "decode")
     rows = rows[rows["ttft_ms"] > 0]
@@ -134,7 +179,7 @@ def ttft(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
     return _lines(rows, title, _concurrency(rows), waited)
 
 
-def prefill(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
+def prefill(table: pd.DataFrame) -> Chart:
     """Prefill tok/s over context."""
     title = "Prefill speed by context length"
     rows = _measured(table, "prefill")
@@ -144,16 +189,16 @@ def prefill(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
         x=alt.X("context:O", title="Context (tokens)", sort=_order(rows), axis=alt.Axis(labelAngle=0)),
         y=alt.Y("total_tok_s:Q", title="Prefill (prompt tok/s)", scale=alt.Scale(zero=True)),
         tooltip=[
-            t for t in _tooltip() if t.shorthand.partition(":")[0] in ("server", "context", "total_tok_s", "ttft_ms")
+            t for t in TOOLTIP if t.shorthand.partition(":")[0] in ("server", "context", "total_tok_s", "ttft_ms")
         ],
     )
-    bars = base.mark_bar(color="#2a788e", cornerRadiusTopLeft=2, cornerRadiusTopRight=2)
+    bars = base.mark_bar(color=ACCENT, cornerRadiusTopLeft=2, cornerRadiusTopRight=2)
     values = base.mark_text(dy=-8, fontSize=12).encode(text=alt.Text("total_tok_s:Q", format=",.0f"))
     return _finished(bars + values, rows, title)
 
 
-def matrix(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
-    """Contexts × concurrency as a heat map of total tok/s; a cell that was not run says why."""
+def matrix(table: pd.DataFrame) -> Chart:
+    """Contexts × concurrency as a heat map of total tok/s, for slides; a cell that was not run says why."""
     title = "Total tok/s by context and concurrency"
     rows = table[table["phase"] == "decode"]
     if rows.empty:
@@ -163,7 +208,7 @@ def matrix(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
     base = alt.Chart(rows).encode(
         x=alt.X("concurrency:O", title="Requests at once", axis=alt.Axis(labelAngle=0, orient="top")),
         y=alt.Y("context:O", title="Context (tokens)", sort=_order(rows)),
-        tooltip=_tooltip(),
+        tooltip=TOOLTIP,
     )
     known = rows.loc[rows["total_tok_s"] > 0, "total_tok_s"]
     low, high = (float(known.min()), float(known.max())) if len(known) else (1.0, 10.0)
@@ -171,7 +216,7 @@ def matrix(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
         "total_tok_s:Q",
         title="tok/s",
         legend=alt.Legend(format=",.0f"),
-        scale=alt.Scale(type="log", scheme=PALETTE, domain=[low, max(high, low * 1.01)], clamp=True),
+        scale=alt.Scale(type="log", scheme="viridis", domain=[low, max(high, low * 1.01)], clamp=True),
     )
     run = base.transform_filter("datum.word == ''").mark_rect(stroke="white").encode(color=colour)
     not_run = base.transform_filter("datum.word != ''").mark_rect(fill=_HIDDEN, stroke="white")
@@ -184,7 +229,7 @@ def matrix(table: pd.DataFrame) -> alt.Chart | alt.FacetChart:
     return _finished(run + not_run + numbers + words, rows, title)
 
 
-CHARTS: dict[str, Callable[[pd.DataFrame], alt.Chart | alt.FacetChart]] = {
+CHARTS: dict[str, Callable[[pd.DataFrame], Chart]] = {
     "total-tok-s": total_tok_s,
     "matrix": matrix,
     "request-vs-total": request_vs_total,
@@ -193,22 +238,31 @@ CHARTS: dict[str, Callable[[pd.DataFrame], alt.Chart | alt.FacetChart]] = {
 }
 
 
-def _spec(chart: alt.Chart | alt.FacetChart) -> str:
-    return str(
-        chart.configure_axis(labelFontSize=12, titleFontSize=13).configure_title(fontSize=16, anchor="start").to_json()
-    )
+def spec(chart: Chart) -> str:
+    """The chart as Vega-Lite JSON."""
+    looks = chart.configure(font=FONT, background="white").configure_axis(
+        labelFontSize=12, titleFontSize=13, titleFontWeight="normal",
+        gridColor="#e7e4dd", domainColor="#8a9097", tickColor="#8a9097",
+    )  # fmt: skip
+    looks = looks.configure_title(fontSize=16, anchor="start", offset=12).configure_view(stroke=None)
+    return str(looks.configure_legend(labelFontSize=12, titleFontSize=12, symbolOpacity=1).to_json(indent=None))
 
 
-def svg(chart: alt.Chart | alt.FacetChart) -> str:
+def svg(chart: Chart) -> str:
     """The chart as SVG text; the same chart gives the same text."""
-    drawn = str(vl_convert.vegalite_to_svg(_spec(chart)))
+    drawn = str(vl_convert.vegalite_to_svg(spec(chart)))
     # The renderer numbers its clips and gradients through the process's life: number them through the chart.
     own = {name: f"part{n}" for n, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]+)"', drawn)))}
     return re.sub(r'(\bid="|url\(#|href="#)([^")]+)', lambda m: m[1] + own.get(m[2], m[2]), drawn)
 
 
-def write(chart: alt.Chart | alt.FacetChart, directory: Path, name: str) -> None:
+def runtime() -> str:
+    """The script that draws specs in a browser: Vega, Vega-Lite and Vega-Embed, as one text."""
+    return str(vl_convert.javascript_bundle())  # type: ignore[call-arg]  # its stub lacks the default
+
+
+def write(chart: Chart, directory: Path, name: str) -> None:
     """Write `<name>.json` (Vega-Lite), `.svg` and `.png` (twice the size), each atomically."""
-    store.write_text(directory / f"{name}.json", _spec(chart) + "\n")
+    store.write_text(directory / f"{name}.json", spec(chart) + "\n")
     store.write_text(directory / f"{name}.svg", svg(chart))
-    store.write_bytes(directory / f"{name}.png", vl_convert.vegalite_to_png(_spec(chart), scale=2))
+    store.write_bytes(directory / f"{name}.png", vl_convert.vegalite_to_png(spec(chart), scale=2))

@@ -7,11 +7,13 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from speedmatrix import METHOD, configfile, variants
+import yaml
+
+from speedmatrix import METHOD, configfile, redact, variants
 from speedmatrix.cells import Capacity, Cell, parse_size
 from speedmatrix.configfile import ConfigError
 from speedmatrix.history import failed_attempts
@@ -105,6 +107,7 @@ class Config:
     decode_contexts: tuple[int, ...]
     concurrency: tuple[int, ...]
     measure: Measure
+    slo: dict[str, float] = field(default_factory=dict)
 
     def cells(self) -> list[Cell]:
         """All cells in the order they are measured: server by server, prefill first, small before large."""
@@ -188,6 +191,17 @@ def from_environment() -> Config:
     return parse(json.loads(os.environ[SOURCE_ENV]))
 
 
+def resolved() -> str:
+    """The sweep's config in YAML, every default filled in and without secrets, for the page."""
+    full = configfile.checked(json.loads(os.environ[SOURCE_ENV]))
+    return yaml.safe_dump(redact.redact_tree(full), sort_keys=False, allow_unicode=True, width=110)
+
+
+def said() -> str:
+    """12 hex digits that change with anything that the page repeats of the config."""
+    return _digest(resolved())
+
+
 def to_environment(files: list[str], overrides: Mapping[str, Any]) -> None:
     """Read the config once for the whole sweep and hand it to all of its processes.
 
@@ -209,6 +223,7 @@ def parse(raw: dict[str, Any]) -> Config:
         decode_contexts=_sizes("matrix.decode.contexts", matrix["decode"]["contexts"]),
         concurrency=tuple(sorted(matrix["decode"]["concurrency"])),
         measure=Measure(**full["measure"]),
+        slo={name: limit for name, limit in full["report"]["slo"].items() if limit is not None},
     )
 
 

@@ -44,12 +44,17 @@ def _row(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write the table as CSV, atomically; no text in it can be taken for a formula by a spreadsheet."""
+    """Write the table as CSV, atomically."""
+    store.write_text(path, csv_text(frame))
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """The table as CSV; no text in it can be taken for a formula by a spreadsheet."""
     safe = frame.copy()
     for column in TEXTS:
         text = safe[column].fillna("").str.replace(r"[\r\n]+", " ", regex=True)
         safe[column] = text.where(~text.str.startswith(_FORMULA_STARTS), "'" + text)
-    store.write_text(path, safe.to_csv(index=False, lineterminator="\n", float_format="%.9g"))
+    return safe.to_csv(index=False, lineterminator="\n", float_format="%.9g")
 
 
 def read_csv(path: Path) -> pd.DataFrame:

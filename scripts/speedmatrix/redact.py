@@ -5,8 +5,9 @@ from __future__ import annotations
 import platform
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 MARK = "<redacted>"
 _SECRET_SEGMENT = re.compile(
@@ -42,6 +43,7 @@ _BEARER = re.compile(r"(?P<head>\bbearer\s+)(?P<value>[\w.~+/=-]{6,})", re.I)
 _URL_USER = re.compile(
     r"(?P<head>\b[a-z][a-z0-9+.-]{0,20}://)(?:[^/\s@'\":]{0,256}:[^\s'\"]{0,4096}|[^/\s@'\"]+)@", re.I
 )
+_READ_FROM_ENVIRONMENT = re.compile(r"\{env:\w+\}")
 _KNOWN_SHAPES = re.compile(r"\b(?:sk-[\w-]{8,}|hf_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{8,})")
 
 
@@ -79,6 +81,19 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     text = _URL_USER.sub(rf"\g<head>{MARK}@", text)
     text = _KNOWN_SHAPES.sub(MARK, text)
     return _shortened(text)
+
+
+def redact_tree(value: Any, name: str = "") -> Any:
+    """A config's value without secrets: by its key's name, in a list of arguments, and in each text."""
+    if isinstance(value, Mapping):
+        return {key: redact_tree(item, str(key)) for key, item in value.items()}
+    if isinstance(value, list):
+        words = _hide_arguments(value, _argument) if all(isinstance(item, str) for item in value) else value
+        return [redact_tree(item) for item in words]
+    if not isinstance(value, str):
+        return value
+    only_named = name.endswith("_env") or _READ_FROM_ENVIRONMENT.fullmatch(value)
+    return MARK if is_secret_name(name) and value and not only_named else redact_text(value)
 
 
 def _line(text: str) -> str:

@@ -102,7 +102,8 @@ def _client_bound(seen: Evidence) -> str | None:
     felt = ramp > CLIENT_LAG_P99_MS and ramp > CLIENT_RAMP_SHARE * (seen.figures["ttft_ms"] or 0)
     if share <= CLIENT_CPU_SHARE and lag <= CLIENT_LAG_P99_MS and not felt:
         return None
-    return f"{share:.0%} of a core; late by {lag:.0f} ms in the window (99th percentile), by up to {ramp:.0f} ms before"
+    late = f"late by {lag:.0f} ms in the window (99th percentile), by up to {ramp:.0f} ms before"
+    return f"{100 * share:.0f} % of a core; {late}"
 
 
 def _stopped_early(seen: Evidence) -> str | None:
@@ -164,7 +165,7 @@ RULES: list[tuple[Flag, Callable[[Evidence], str | None]]] = [
         Flag(
             INEXACT,
             "The server counted another number of prompt tokens than was meant"
-            f" (with prompts as text: by over {INEXACT_TEXT_SHARE:.1%}).",
+            f" (with prompts as text: by over {100 * INEXACT_TEXT_SHARE:g} %).",
             "Look whether the server adds tokens of its own to prompts, such as a template or a second BOS.",
         ),
         _inexact_context,
@@ -172,7 +173,7 @@ RULES: list[tuple[Flag, Callable[[Evidence], str | None]]] = [
     (
         Flag(
             "unsteady",
-            f"The window's halves differ by more than {UNSTEADY_SHARE:.0%}.",
+            f"The window's halves differ by more than {100 * UNSTEADY_SHARE:.0f} %.",
             "Look for other work on the machine and for throttling; raise measure.duration_s. Where contexts are short,"
             " they grow by their output within the window, and decoding slows with them.",
         ),
@@ -197,7 +198,7 @@ RULES: list[tuple[Flag, Callable[[Evidence], str | None]]] = [
     (
         Flag(
             "client_bound",
-            f"The measuring process used or waited for over {CLIENT_CPU_SHARE:.0%} of a core, or it came late.",
+            f"The measuring process used or waited for over {100 * CLIENT_CPU_SHARE:.0f} % of a core, or it came late.",
             "Measure from a faster or an idle machine: the server may be faster than this figure.",
         ),
         _client_bound,
@@ -229,7 +230,7 @@ RULES: list[tuple[Flag, Callable[[Evidence], str | None]]] = [
     (
         Flag(
             "repeating",
-            f"The text went round in one exact cycle for over {REPEATED_SHARE:.0%} of the window.",
+            f"The text went round in one exact cycle for over {100 * REPEATED_SHARE:.0f} % of the window.",
             "Loops flatter speculative decoding: set a temperature in measure.request, or another seed.",
         ),
         _repeating,

@@ -3,6 +3,7 @@
 import csv
 from pathlib import Path
 
+from speedmatrix import charts, merge, page
 from speedmatrix.cells import parse_size
 
 DATA = Path(__file__).parents[1] / "data"
@@ -72,6 +73,7 @@ def _seed_cell(row: dict[str, str]) -> dict:
         context_tokens=context,
         concurrency=lanes,
         status="over_capacity" if over else "valid",
+        imported="llm-inference-bench v0.6.2, a published page of 27 September 2026",
         reason=f"needs {needed:,} tokens of KV cache, the server has 900,000" if over else None,
         figures=None if over else figures,
         plan=PLAN | {"kv_needed_tokens": needed},
@@ -101,3 +103,26 @@ HEALTH = {
         "stated": False,
     },
 }  # fmt: skip
+
+
+def odd_cells() -> list[dict]:
+    """The page's cells, some of them with every other status that there is."""
+    cells = seed_cells()
+    cells[8] |= {"flags": ["unsteady"], "evidence": {"unsteady": "210.0 tok/s in the first half, 190.0 in the second"}}
+    cells[10] |= {"status": "limited", "reason": "ran 6 of 8: the server ran no more requests at once"}
+    cells[12] |= {"status": "failed", "reason": "a stream stalled for over 60 s", "figures": None}
+    cells[-1] |= {"status": "over_context", "reason": "needs more than the limit"}
+    return cells
+
+
+def page_input(cells: list[dict], **more) -> page.PageInput:
+    """What the page of these cells is made of, as the workflow makes it."""
+    table = merge.table(cells)
+    drawn = {name: draw(table) for name, draw in charts.CHARTS.items()}
+    told = {
+        "cells": cells, "healths": {"vllm": HEALTH}, "planned": len(cells), "runtime": charts.runtime(),
+        "charts": {name: charts.svg(chart) for name, chart in drawn.items()},
+        "specs": {name: charts.spec(chart) for name, chart in drawn.items()},
+        "csv": merge.csv_text(table), "config": "servers: {}\n", "author": "@author",
+    }  # fmt: skip
+    return page.PageInput(**told | more)

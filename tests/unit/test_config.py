@@ -1,6 +1,7 @@
 """The config: defaults, one-line errors, cells in order, and params that change with what matters only."""
 
 import copy
+import dataclasses
 import json
 
 import pytest
@@ -51,7 +52,7 @@ def test_repeats_are_cells_of_their_own():
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("nonsense", 1, "unknown key 'nonsense'; allowed: author, matrix, measure, servers, title"),
+        ("nonsense", 1, "unknown key 'nonsense'; allowed: author, matrix, measure, report, servers, title"),
         ("measure/durations_s", 1, "measure: unknown key 'durations_s'"),
         ("matrix/decode/contexts", ["8KB"], "matrix.decode.contexts.0: '8KB' is no size; allowed"),
         ("matrix/decode/contexts", ["8K", 8192], "matrix.decode.contexts: the same context stands twice"),
@@ -224,3 +225,44 @@ def test_another_cells_attempts_are_not_this_cells(tmp_path):
     (folder / "decode-512-x1.r2.20261201T000000.000000Z.json").write_text(json.dumps({"status": "failed"}, indent=1))
     assert json.loads(params(changed("measure/repeats", 2), "decode-512-x1"))["failed_attempts"] == 0
     assert json.loads(params(changed("measure/repeats", 2), "decode-512-x1.r2"))["failed_attempts"] == 1
+
+
+SECRETS = {
+    "servers": {
+        "a": {
+            "engine": "vllm",
+            "url": "http://127.0.0.1:9",
+            "api_key_env": "MY_KEY",
+            "launch": {
+                "command": ["vllm", "serve", "m", "--api-key", "planted-1", "--hf-token=planted-2", "--max-num-seqs", "8"],
+                "env": {"HF_TOKEN": "planted-3", "OTHER_TOKEN": "{env:OTHER}", "MAX_TOKENS": "5"},
+            },
+        },
+        "b": {
+            "engine": "vllm",
+            "url": "http://127.0.0.1:10",
+            "launch": {"command": "API_KEY=planted-4 vllm serve m --port 10"},
+            "facts": {"launch_command": "vllm serve --api-key planted-5"},
+        },
+    },
+    "measure": {"request": {"api_key": "planted-6", "temperature": 0}},
+    "report": {"slo": {"ttft_ms": 500}},
+}
+
+
+def test_the_config_as_the_page_shows_it_measures_the_same_and_holds_no_secret(monkeypatch):
+    monkeypatch.setenv(config.SOURCE_ENV, json.dumps(SECRETS))
+    shown = config.resolved()
+    assert "planted" not in shown and "api_key_env: MY_KEY" in shown and "'{env:OTHER}'" in shown
+    for said in ("--max-num-seqs", "MAX_TOKENS: '5'", "duration_s: 30", "vllm serve m --port 10", "temperature: 0"):
+        assert said in shown, said
+    again, own = config.parse(yaml.safe_load(shown)), config.from_environment()
+    assert again.cells() == own.cells() and again.slo == own.slo == {"ttft_ms": 500}
+    assert again.measure == dataclasses.replace(own.measure, request={"api_key": "<redacted>", "temperature": 0})
+
+
+def test_what_the_page_says_of_the_config_follows_it(monkeypatch):
+    monkeypatch.setenv(config.SOURCE_ENV, json.dumps(SECRETS))
+    before = config.said()
+    monkeypatch.setenv(config.SOURCE_ENV, json.dumps(SECRETS | {"report": {"slo": {"ttft_ms": 501}}}))
+    assert config.said() != before

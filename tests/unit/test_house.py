@@ -99,7 +99,8 @@ def test_every_direct_dependency_is_locked():
 
 def test_the_snakefile_draws_the_charts_that_there_are():
     named = re.search(r"^CHARTS = (\[.*?\])", (ROOT / "rules/report.smk").read_text(), re.M | re.S)
-    assert json.loads(named[1]) == list(charts.CHARTS) == list(words.CHART_CAPTIONS)
+    assert json.loads(named[1]) == list(charts.CHARTS)
+    assert set(words.CHART_CAPTIONS) == set(charts.CHARTS) - {"matrix"}  # the page has the decode matrix itself
 
 
 def test_the_snakefile_is_a_table_of_contents():

@@ -102,8 +102,8 @@ def test_hardware_that_is_stated_in_part_is_shown(stated, monkeypatch):
     servers.launch(config, "vllm", folder / "launch.json")
     servers.health(config, "vllm", folder / "launch.json", folder / "health.json")
     health = servers.known_facts(config.servers["vllm"])
-    text = page.render(page.PageInput([samples.cell()], {"vllm": health}, {}, 1))
-    assert "stated in the config" in text and ("on H100 ×8" in text) == ("gpu" in stated)
+    text = page.render(page.PageInput([samples.cell()], {"vllm": health}, 1))
+    assert "stated</span>" in text and ("on H100 ×8" in text) == ("gpu" in stated)
 
 
 def test_a_launch_that_failed_is_handed_on():

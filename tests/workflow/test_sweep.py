@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,23 @@ def test_charts_as_specs_and_pictures(finished):
         assert "vega-lite" in json.loads((folder / f"{name}.json").read_text())["$schema"]
         assert (folder / f"{name}.svg").read_text().startswith("<svg")
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_holds_the_table_as_it_is_and_the_summary_the_same_facts(finished):
+    results = finished[0].directory / "results"
+    page, table = (results / "report.html").read_text(), (results / "measurements.csv").read_text()
+    held = re.search(r'<script type="application/json" id="measurements-csv">(.*?)</script>', page, re.S)[1]
+    assert json.loads(held) == table
+    summary = (results / "report.md").read_text()
+    assert "| context | 1 | 2 | 4 |" in summary and "tok/s in total" in summary
+
+
+def test_snakemakes_own_report_has_page_table_and_charts_with_captions(sweep):
+    code, output = sweep.run("--report", str(sweep.directory / "own.html"))
+    assert code == 0, output
+    own = (sweep.directory / "own.html").read_text()
+    for said in ("All cells, a row each.", "Vega-Lite spec and a PNG", "results/report.html"):
+        assert said in own, said
 
 
 def test_no_process_is_left(finished):

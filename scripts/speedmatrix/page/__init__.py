@@ -1,96 +1,109 @@
-"""The page: cells, facts and charts → one HTML file that opens from disk without a network."""
+"""The page: cells, facts and charts → one HTML file that opens from disk without a network; the same in short."""
 
 from __future__ import annotations
 
-import re
+import hashlib
+import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import markupsafe
 
-from speedmatrix import merge, validity
+from speedmatrix import findings, formats, matrix, validity
 from speedmatrix.cells import size_name
-from speedmatrix.page import formats, words
+from speedmatrix.matrix import Results
+from speedmatrix.page import facts, heat, markdown, pictures, table, words
+from speedmatrix.page.glossary import GLOSSARY
 
 _HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class PageInput:
-    """What the page is made of: health.json by server, SVG texts by name, cells in all."""
+    """What the page is made of.
+
+    `healths` is health.json by server, `charts` the static pictures (SVG) and `specs` the Vega-Lite specs by name,
+    `runtime` the script that draws specs; `planned` counts the config's cells and `config` is it as resolved, in YAML
+    and without secrets; `csv` is measurements.csv as it is.
+    """
 
     cells: list[dict[str, Any]]
     healths: dict[str, dict[str, Any]]
-    charts: dict[str, str]
     planned: int
+    charts: dict[str, str] = field(default_factory=dict)
+    specs: dict[str, str] = field(default_factory=dict)
+    runtime: str = ""
+    csv: str = ""
+    config: str = ""
     title: str | None = None
     author: str | None = None
+    slo: dict[str, float] = field(default_factory=dict)
 
+    @cached_property
+    def servers(self) -> list[Results]:
+        """Each server's results, in the config's order."""
+        return [matrix.results(name, health, self.cells, self.slo) for name, health in self.healths.items()]
 
-@dataclass(frozen=True)
-class _Section:
-    """One server on the page."""
+    @cached_property
+    def findings(self) -> dict[str, list[findings.Finding]]:
+        """By server, worst first."""
+        return {one.name: findings.find(one) for one in self.servers}
 
-    name: str
-    health: dict[str, Any]
-    prefill: list[dict[str, Any]]
-    decode: list[dict[str, Any]]
-    contexts: list[int] = field(default_factory=list)
-    concurrency: list[int] = field(default_factory=list)
-
-    def at(self, context: int, concurrency: int) -> list[dict[str, Any]]:
-        """The cells of one place in the matrix: one, or one each repeat, those with figures first."""
-        here = [c for c in self.decode if (c["context_tokens"], c["concurrency"]) == (context, concurrency)]
-        return sorted(here, key=lambda c: c["figures"] is None)
+    @property
+    def headline(self) -> str:
+        return self.title or words.title(self.healths)
 
 
 def render(page: PageInput) -> str:
     """The whole HTML page. The same input gives the same bytes: all times come from the cells."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
-    environment.filters |= formats.FILTERS | {"size": size_name}
-    sections = [_section(page, name) for name in page.healths]
-    return environment.get_template("page.html.j2").render(
+    return _environment(autoescape=True).get_template("page.html.j2").render(
         page=page,
-        sections=sections,
-        title=page.title or words.title(page.healths),
-        counts=words.counts(page.cells),
-        measured=words.measured_when(page.cells),
-        odd=merge.odd_fingerprints(page.cells),
-        failed=[cell for cell in page.cells if cell["status"] == "failed"],
+        facts=facts,
+        heat=heat,
+        matrix=matrix,
+        table=table,
+        words=words,
         flags=validity.FLAGS,
+        glossary=GLOSSARY,
+        csv_sha256=hashlib.sha256(page.csv.encode()).hexdigest(),
+        pictures=[(name, caption, pictures.own_ids(page.charts[name], name)) for name, caption in _captions(page)],
         style=_inline("style.css"),
         script=_inline("script.js"),
-        charts=[(name, words.CHART_CAPTIONS.get(name, name), _svg(svg, name)) for name, svg in page.charts.items()],
-        words=words,
+        runtime=markupsafe.Markup(page.runtime.replace("</script", "<\\/script")),
+        markdown=markdown.tables(page.servers),
+    )  # fmt: skip
+
+
+def summary(page: PageInput) -> str:
+    """The same facts as a short Markdown text for a pull request or a forum."""
+    environment = _environment(autoescape=False)
+    environment.filters["md"] = markdown.escaped
+    text = environment.get_template("report.md.j2").render(
+        page=page, facts=facts, words=words, tables=markdown.tables(page.servers)
     )
+    return text.rstrip() + "\n"
+
+
+def _captions(page: PageInput) -> list[tuple[str, str]]:
+    return [(name, caption) for name, caption in words.CHART_CAPTIONS.items() if name in page.charts]
+
+
+def _environment(autoescape: bool) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE), autoescape=autoescape, trim_blocks=True, lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    environment.filters |= formats.FILTERS | {"size": size_name, "script_json": script_json}
+    return environment
+
+
+def script_json(text: str) -> markupsafe.Markup:
+    """`text` as a JSON string that can stand inside a script element: nothing in it can end the element."""
+    return markupsafe.Markup(json.dumps(text, ensure_ascii=False).replace("</", "<\\/").replace("<!--", "<\\u0021--"))
 
 
 def _inline(name: str) -> markupsafe.Markup:
     return markupsafe.Markup((_HERE / name).read_text(encoding="utf-8"))
-
-
-def _svg(svg: str, name: str) -> markupsafe.Markup:
-    """A chart's own SVG, its ids made its own so that several fit on one page, scaling with the page."""
-    start = svg[svg.index("<svg") :]
-    ids = set(re.findall(r'\bid="([^"]+)"', start))
-    for identifier in sorted(ids, key=len, reverse=True):
-        start = re.sub(rf'(\bid="|url\(#|href="#){re.escape(identifier)}(?=["\)])', rf"\g<1>{name}-{identifier}", start)
-    return markupsafe.Markup(re.sub(r'<svg ([^>]*?)\bwidth="\d+" height="\d+"', r"<svg \1", start, count=1))
-
-
-def _section(page: PageInput, name: str) -> _Section:
-    own = [cell for cell in page.cells if cell["server"] == name]
-    decode = [cell for cell in own if cell["phase"] == "decode"]
-    return _Section(
-        name=name,
-        health=page.healths[name],
-        prefill=[cell for cell in own if cell["phase"] == "prefill"],
-        decode=decode,
-        contexts=sorted({cell["context_tokens"] for cell in decode}),
-        concurrency=sorted({cell["concurrency"] for cell in decode}),
-    )

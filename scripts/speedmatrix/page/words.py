@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
+from speedmatrix import merge
 from speedmatrix.cells import size_name
-from speedmatrix.page.formats import utc
+from speedmatrix.findings.finding import Level
+from speedmatrix.formats import counted, listed, span, speed, utc
+from speedmatrix.matrix import Place, Results, status_of
 
 STATUS = {
     "valid": ("●", "Valid"),
@@ -16,61 +20,21 @@ STATUS = {
     "over_context": ("▧", "Over context"),
     "failed": ("✕", "Failed"),
 }
+NOT_RUN = ("over_capacity", "over_context")
+LEVEL: dict[Level, tuple[str, str]] = {
+    "problem": ("✕", "Problem"),
+    "warning": ("▲", "Look at this"),
+    "note": ("◆", "Note"),
+    "good": ("✓", "Good to know"),
+}
 
+# In the page's order. The heat map is for slides: the page has the decode matrix itself.
 CHART_CAPTIONS = {
-    "total-tok-s": "Total output speed over the number of simultaneous requests, a line for each context length.",
-    "matrix": "The decode matrix as a heat map, colour on a log scale.",
-    "request-vs-total": "Each point is a cell: further right a single reader gets more, further up the server yields more.",
-    "ttft": "Median time to first token when all requests start at once, on a log scale.",
+    "total-tok-s": "Total output speed over requests at once, a panel each context; the other contexts are grey behind it.",
+    "request-vs-total": "What one reader gets against what the server yields: along a line the number of requests rises.",
+    "ttft": "Time to first token when all requests start at once, both axes logarithmic.",
     "prefill": "Prompt tokens processed per second, one request at a time, prompt not in the cache.",
 }
-
-OPTIONS = {
-    "tensor_parallel": "Tensor parallel",
-    "pipeline_parallel": "Pipeline parallel",
-    "data_parallel": "Data parallel",
-    "context_parallel": "Context parallel",
-    "attention_backend": "Attention backend",
-    "kv_cache_type": "KV cache type",
-    "prefix_caching": "Prefix caching",
-    "max_num_seqs": "Most sequences at once",
-}
-
-GLOSSARY = [
-    ("Context", "Prompt tokens of a request, as the server's own usage confirms them; 8K = 8 × 1,024."),
-    ("Requests at once", "Requests kept busy side by side; when one ends, the next starts in its place at once."),
-    (
-        "Prefill tok/s",
-        "Prompt tokens ÷ time to first token of one request on an otherwise idle server; the median of its repeats.",
-    ),
-    (
-        "Total tok/s",
-        "Output tokens inside the measured window ÷ the window's seconds, over all requests. Tokens that arrive"
-        " in one event are spread evenly over the time since the event before; the part inside the window counts.",
-    ),
-    (
-        "Per request tok/s",
-        "Median over requests of output tokens ÷ seconds spent decoding in the window; waiting for a first token is not in it.",
-    ),
-    (
-        "TTFT",
-        "Time to first token: from the moment the request starts to be written, on a connection that stands, to the"
-        " first generated token. Median over the first request of each lane, all started at once.",
-    ),
-    ("Time between tokens", "Median over requests of seconds decoding ÷ tokens."),
-    ("Average active requests", "Time average over the window of requests that were decoding."),
-    (
-        "KV capacity",
-        "Tokens that the server's KV cache holds over all requests. A cell that needs more is not run: over capacity.",
-    ),
-    ("—", "No such figure for this cell: not run, not defined for prefill, or not told by the server."),
-    ("Flagged", "Measured and valid, but something about it must be known when it is read: see the flag's sentence."),
-]
-
-
-def status_of(cell: dict[str, Any]) -> str:
-    """The cell's status as the page calls it: a valid cell with flags is flagged."""
-    return "flagged" if cell["status"] == "valid" and cell["flags"] else str(cell["status"])
 
 
 def counts(cells: list[dict[str, Any]]) -> list[tuple[int, str, str, str]]:
@@ -79,12 +43,57 @@ def counts(cells: list[dict[str, Any]]) -> list[tuple[int, str, str, str]]:
     return [(found[status], status, *STATUS[status]) for status in STATUS if found[status]]
 
 
+def verdict(servers: list[Results]) -> str:
+    """One sentence: how many cells are what, and the best figures."""
+    cells = [cell for results in servers for cell in results.cells]
+    if not cells:
+        return "Nothing is measured yet."
+    parts = [f"{number} {word.lower()}" for number, _, _, word in counts(cells)]
+    best = [_best(results, named=len(servers) > 1) for results in servers]
+    return "; ".join([f"{counted(len(cells), 'cell')}: {listed(parts)}", *filter(None, best)]) + "."
+
+
+def _best(results: Results, named: bool) -> str:
+    decode = [place for place in results.decode if place.sound]
+    prefill = [place.get("total_tok_s") or 0.0 for place in results.prefill if place.sound]
+    parts = []
+    if decode:
+        peak = max(decode, key=lambda place: place.get("total_tok_s") or 0)
+        parts.append(f"up to {speed(peak.get('total_tok_s'))} tok/s in total ({label(peak)})")
+    if alone := [place.get("request_tok_s") or 0.0 for place in decode if place.concurrency == 1]:
+        parts.append(f"{span(alone, speed)} tok/s for one request alone")
+    if prefill:
+        parts.append(f"prefill at {span(prefill, speed)} tok/s")
+    return f"{results.name}: {', '.join(parts)}" if named and parts else ", ".join(parts)
+
+
+def label(place: Place) -> str:
+    """`8K × 64`; of prefill `prefill 8K`."""
+    context = size_name(place.context)
+    return f"prefill {context}" if place.phase == "prefill" else f"{context} × {place.concurrency}"
+
+
+def cell_label(page: Any, cell: dict[str, Any]) -> str:
+    """A single cell's name for readers, with its server where there are several, and its repeat."""
+    server = f"{cell['server']}, " if len(page.servers) > 1 else ""
+    repeat = f", repeat {cell['repeat']}" if cell["repeat"] > 1 else ""
+    return f"{server}{label(Place((cell,)))}{repeat}"
+
+
+def anchor(place: Place) -> str:
+    """The id of the place on the page: `vllm-decode-8K-x64`."""
+    return f"{place.server}-{merge.cell_name(place.cells[0]).partition('.')[0]}"
+
+
 def measured_when(cells: list[dict[str, Any]]) -> str:
     """`Measured <a moment, or from when to when>`."""
     times = sorted(cell["finished_at"] for cell in cells)
     if not times:
         return "Nothing measured yet"
     first, last = utc(times[0]), utc(times[-1])
+    if first != last and first[:-11] == last[:-11]:  # on one day
+        first = first.removesuffix(" UTC")
+        last = last[-9:]
     return f"Measured {_range(first, last, ' – ')}"
 
 
@@ -103,69 +112,34 @@ def _model_on_hardware(name: str, health: dict[str, Any]) -> str:
     return f"{facts.get('model') or name} on {where}{many}" if where else str(facts.get("model") or name)
 
 
-def extent(section: Any) -> str:
-    """`4 contexts (512–4K) × 4 concurrency levels (1–8) · prefill at 512, 1K, …` of a server's section."""
+def extent(results: Results) -> str:
+    """`4 contexts (512–4K) × 4 concurrency levels (1–8) · prefill at 512, 1K, …`."""
     parts = []
-    if section.contexts and section.concurrency:
-        contexts, lanes = section.contexts, section.concurrency
+    if results.decode:
+        contexts, lanes = results.contexts, results.concurrency
         parts.append(
-            f"{_counted(len(contexts), 'context')} ({_range(size_name(contexts[0]), size_name(contexts[-1]))}) × "
-            f"{_counted(len(lanes), 'concurrency level')} ({_range(lanes[0], lanes[-1])})"
+            f"{counted(len(contexts), 'context')} ({_range(size_name(contexts[0]), size_name(contexts[-1]))}) × "
+            f"{counted(len(lanes), 'concurrency level')} ({_range(lanes[0], lanes[-1])})"
         )
-    if section.prefill:
-        parts.append("prefill at " + ", ".join(size_name(cell["context_tokens"]) for cell in section.prefill))
+    if results.prefill:
+        parts.append("prefill at " + ", ".join(size_name(place.context) for place in results.prefill))
     return " · ".join(parts)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _range(first: object, last: object, dash: str = "–") -> str:
     return str(first) if first == last else f"{first}{dash}{last}"
 
 
-def kv_capacity(capacity: dict[str, Any]) -> str:
-    """`900,000 tokens`, with its ranks; or why it is unknown."""
-    if not capacity["kv_tokens"]:
-        return str(capacity["kv_source"])
-    ranks = f" over {capacity['ranks']} data-parallel ranks" if capacity["ranks"] > 1 else ""
-    return f"{capacity['kv_tokens']:,} tokens{ranks}"
+def partial(page: Any) -> str:
+    """How far a sweep is whose page is made from what is there."""
+    failed = sum(cell["status"] == "failed" for cell in page.cells)
+    done = len(page.cells) - failed
+    return f"{done} of {page.planned} cells are measured{f', {failed} failed' if failed else ''}."
 
 
-def ready(health: dict[str, Any]) -> str | None:
-    """How long its start took and its first answer; None for a server that was there already."""
-    if not health["ready_s"]:
-        return None
-    return f"{health['ready_s']:.1f} s, its first answer {health['first_answer_s']:.1f} s later"
-
-
-def options(facts: dict[str, Any]) -> list[tuple[str, Any]]:
-    """(name, value) of what the launch says of how the model is run."""
-    return [(name, facts[key]) for key, name in OPTIONS.items() if facts.get(key)]
-
-
-def prompts(section: Any) -> str | None:
-    """`unique, seed 0, token ids`: what was sent, and what counted it."""
-    measured = [cell for cell in (section.decode or section.prefill) if cell["prompt"]]
-    if not measured:
-        return None
-    prompt = measured[0]["prompt"]
-    form = {"ids": "token ids", "text": "text", "chat": "chat messages"}[prompt["form"]]
-    by = {"server": "the server's tokenizer", "tokenizers": "a stated tokenizer", "usage": "the server's usage"}
-    return f"{prompt['kind']}, seed {prompt['seed']}, {form} sized by {by[prompt['sized_by']]}"
-
-
-def requests(health: dict[str, Any]) -> str | None:
-    """What the server refuses of a request; None where it takes all."""
-    told = health["requests"]
-    refused = [*told["left_out"], *(["max_tokens"] if told["limit_field"] != "max_tokens" else [])]
-    return f"without {', '.join(refused)}: the server refuses it" if refused else None
-
-
-def ttft_note(cells: list[dict[str, Any]]) -> str:
+def ttft_note(servers: Iterable[Results]) -> str:
     """What the TTFT under the matrix is, by what was measured."""
-    kinds = {cell["figures"]["ttft_kind"] for cell in cells if cell["figures"]}
+    kinds = {cell["figures"]["ttft_kind"] for one in servers for place in one.decode for cell in place.measured}
     meaning = {
         "cold": "TTFT is cold: no part of a prompt came from the prefix cache, so it holds the whole prefill of all requests that started at once.",
         "warm": "TTFT is warm: the prompts came from the prefix cache, so it mostly excludes prefill.",
@@ -174,22 +148,44 @@ def ttft_note(cells: list[dict[str, Any]]) -> str:
     }
     if len(kinds) == 1:
         return meaning.get(next(iter(kinds)), meaning["unknown"])
-    return (
-        "TTFT is not of one kind here: each cell says cold, warm, mixed or unknown in the table below." if kinds else ""
-    )
+    return "TTFT is not of one kind here: each cell says cold, warm, mixed or unknown in the table." if kinds else ""
+
+
+def why_not(cell: dict[str, Any]) -> list[str]:
+    """What decided against running a cell, in lines: `needs 81,920`, `has 73,728`; the reason of one that failed."""
+    plan = cell["plan"]
+    if cell["status"] == "over_capacity":
+        return [f"needs {plan['kv_needed_tokens']:,}", f"has {plan['kv_capacity_tokens']:,}"]
+    if cell["status"] == "over_context":
+        return [f"needs {plan['request_tokens']:,}", f"limit {plan['max_context_tokens']:,}"]
+    return [cell["reason"]] if cell["reason"] else []
 
 
 def shortfall(cell: dict[str, Any]) -> str:
-    """The numbers that decided against running a cell: `needs 81,920 · has 73,728`."""
-    plan = cell["plan"]
-    if cell["status"] == "over_capacity":
-        return f"needs {plan['kv_needed_tokens']:,} · has {plan['kv_capacity_tokens']:,}"
-    if cell["status"] == "over_context":
-        return f"needs {plan['request_tokens']:,} · limit {plan['max_context_tokens']:,}"
-    return cell["reason"] or ""
+    """The same in one line: `needs 81,920, has 73,728`."""
+    return ", ".join(why_not(cell))
 
 
 def remarks(cell: dict[str, Any]) -> str:
     """What stands beside a cell's status: why it was not run, failed or was limited, and its flags."""
     why = "" if cell["status"] == "valid" else shortfall(cell)
     return ", ".join(filter(None, [why, *cell["flags"]]))
+
+
+def repeats(place: Place) -> str:
+    """`median of 3 repeats, 320.1–331.4`; how many failed; nothing for a single one."""
+    if len(place.cells) == 1:
+        return ""
+    if not place.measured:
+        return f"{len(place.cells)} repeats"
+    totals = [cell["figures"]["total_tok_s"] for cell in place.measured]
+    of = f"{len(place.measured)} of {len(place.cells)}" if len(place.measured) < len(place.cells) else len(place.cells)
+    return f"median of {of} repeats, {span(totals, speed)}"
+
+
+def version(cells: list[dict[str, Any]]) -> str:
+    """` 0.1.0, method 2`, each version that measured any of the cells; nothing where there is none."""
+    found = dict.fromkeys(
+        f"{cell['tool_version']}, method {cell['method']}" for cell in cells if not cell.get("imported")
+    )
+    return f" {listed(found)}" if found else ""
