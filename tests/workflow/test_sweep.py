@@ -133,7 +133,7 @@ def test_the_page_holds_the_table_as_it_is_and_the_summary_the_same_facts(finish
 
 
 def test_snakemakes_own_report_has_page_table_and_charts_with_captions(sweep):
-    code, output = sweep.run("--report", str(sweep.directory / "own.html"))
+    code, output = sweep.run("results/report.html", "--report", str(sweep.directory / "own.html"))
     assert code == 0, output
     own = (sweep.directory / "own.html").read_text()
     for said in ("All cells, a row each.", "Vega-Lite spec and a PNG", "results/report.html"):
@@ -239,7 +239,7 @@ def test_a_failed_cell_is_shown_and_only_it_is_tried_again(sweep):
     failed = json.loads(sweep.cell("decode-256-x4").read_text())
     assert (failed["status"], failed["figures"]) == ("failed", None)
     assert sweep.run("partial")[0] == 0
-    assert "1 of 8 cells failed" in (sweep.directory / "results/report.partial.html").read_text()
+    assert "1 cell failed" in (sweep.directory / "results/report.partial.html").read_text()
     between = sweep.attempts()
     assert sweep.measured_since(before) == ["decode-256-x4"]
     code, output = sweep.run()
