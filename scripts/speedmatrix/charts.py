@@ -86,7 +86,8 @@ def _finished(chart: alt.Chart | alt.LayerChart, rows: pd.DataFrame, title: str)
     """One panel, or with several servers one panel each, titled."""
     sized = chart.properties(width=WIDTH, height=HEIGHT)
     if rows["server"].nunique() > 1:
-        row = alt.Row("server:N", title=None, sort=list(rows["server"].unique()))
+        header = alt.Header(labelFontSize=13, labelFontWeight="bold", labelAngle=0, labelOrient="top")
+        row = alt.Row("server:N", title=None, sort=list(rows["server"].unique()), header=header)
         return sized.facet(row=row).properties(title=title)
     return sized.properties(title=title)
 
