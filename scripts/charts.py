@@ -6,5 +6,5 @@ from speedmatrix import charts, job, merge
 
 with job.job(snakemake.log[0]):
     table = merge.read_csv(Path(snakemake.input.table))
-    for name, draw in charts.CHARTS.items():
-        charts.write(draw(table), Path("results/charts"), name)
+    for name, kind in charts.CHARTS.items():
+        charts.write(kind.draw(table), Path("results/charts"), name)

@@ -9,7 +9,7 @@ with job.job(snakemake.log[0]):
     partial = snakemake.rule == "partial"
     cells = progress.results(settings) if partial else merge.read_cells([Path(path) for path in snakemake.input.cells])
     table = merge.table(cells)
-    drawn = {name: draw(table) for name, draw in charts.CHARTS.items()}
+    drawn = {name: kind.draw(table) for name, kind in charts.CHARTS.items()}
     inputs = page.PageInput(
         cells=cells,
         healths={name: servers.known_facts(server) for name, server in settings.servers.items()},

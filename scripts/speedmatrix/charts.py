@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import altair as alt
@@ -29,11 +30,6 @@ _HIDDEN = "#f1f1f1"
 alt.data_transformers.disable_max_rows()
 
 Chart = alt.Chart | alt.LayerChart | alt.FacetChart
-
-
-def _measured(table: pd.DataFrame, phase: str) -> pd.DataFrame:
-    """Rows of the phase that have figures, with the labels the charts use."""
-    return _labelled(table[(table["phase"] == phase) & table["total_tok_s"].notna()])
 
 
 def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
@@ -118,14 +114,10 @@ def _lines(rows: pd.DataFrame, title: str, x: alt.X, y: alt.Y) -> Chart:
     return _finished(lines + points + names, rows, title)
 
 
-def total_tok_s(table: pd.DataFrame) -> Chart:
+def total_tok_s(rows: pd.DataFrame, title: str) -> Chart:
     """Total tok/s over concurrency: a panel each context, with the other contexts' lines behind it."""
-    title = "Sustained decode: total output speed by context"
-    rows = _measured(table, "decode")
-    if rows.empty:
-        return _nothing(title)
     several = rows["server"].nunique() > 1
-    rows["panel"] = rows["server"] + " · " + rows["context"] if several else rows["context"]
+    rows = rows.assign(panel=rows["server"] + " · " + rows["context"] if several else rows["context"])
     panels = list(dict.fromkeys(rows.sort_values("context_tokens", kind="stable")["panel"]))
     if several:
         panels.sort(key=lambda panel: list(rows["server"].unique()).index(panel.split(" · ")[0]))
@@ -156,36 +148,22 @@ def _quality(rows: pd.DataFrame) -> alt.Shape:
     return alt.Shape("status:N", scale=scale, legend=legend)
 
 
-def request_vs_total(table: pd.DataFrame) -> Chart:
+def request_vs_total(rows: pd.DataFrame, title: str) -> Chart:
     """Per-request against total tok/s: what more lanes give to the server and take from each reader."""
-    title = "What each request gets against what all get together"
-    rows = _measured(table, "decode")
-    rows = rows[rows["request_tok_s"] > 0]
-    if rows.empty:
-        return _nothing(title)
     scale, axis = _log_scale(rows["request_tok_s"]), alt.Axis(format="~g")
     each = alt.X("request_tok_s:Q", title="Per request (tok/s, log scale)", scale=scale, axis=axis)
     return _lines(rows, title, each, alt.Y("total_tok_s:Q", title="Total output (tok/s)", scale=alt.Scale(zero=True)))
 
 
-def ttft(table: pd.DataFrame) -> Chart:
+def ttft(rows: pd.DataFrame, title: str) -> Chart:
     """TTFT over concurrency on log axes, a line each context."""
-    title = "Time to first token, all requests starting at once"
-    rows = _measured(table, "decode")
-    rows = rows[rows["ttft_ms"] > 0]
-    if rows.empty:
-        return _nothing(title)
     scale, axis = _log_scale(rows["ttft_ms"]), alt.Axis(format=",d")
     waited = alt.Y("ttft_ms:Q", title="Median TTFT (ms, log scale)", scale=scale, axis=axis)
     return _lines(rows, title, _concurrency(rows), waited)
 
 
-def prefill(table: pd.DataFrame) -> Chart:
+def prefill(rows: pd.DataFrame, title: str) -> Chart:
     """Prefill tok/s over context."""
-    title = "Prefill speed by context length"
-    rows = _measured(table, "prefill")
-    if rows.empty:
-        return _nothing(title)
     base = alt.Chart(rows).encode(
         x=alt.X("context:O", title="Context (tokens)", sort=_order(rows), axis=alt.Axis(labelAngle=0)),
         y=alt.Y("total_tok_s:Q", title="Prefill (prompt tok/s)", scale=alt.Scale(zero=True)),
@@ -198,14 +176,10 @@ def prefill(table: pd.DataFrame) -> Chart:
     return _finished(bars + values, rows, title)
 
 
-def matrix(table: pd.DataFrame) -> Chart:
+def matrix(rows: pd.DataFrame, title: str) -> Chart:
     """Contexts × concurrency as a heat map of total tok/s, for slides; a cell that was not run says why."""
-    title = "Total tok/s by context and concurrency"
-    rows = table[table["phase"] == "decode"]
-    if rows.empty:
-        return _nothing(title)
-    rows = _labelled(rows)
-    rows["word"] = rows["status"].map(NOT_RUN).fillna("no figure").where(rows["total_tok_s"].isna(), "")
+    words = rows["status"].map(NOT_RUN).fillna("no figure").where(rows["total_tok_s"].isna(), "")
+    rows = rows.assign(word=words)
     base = alt.Chart(rows).encode(
         x=alt.X("concurrency:O", title="Requests at once", axis=alt.Axis(labelAngle=0, orient="top")),
         y=alt.Y("context:O", title="Context (tokens)", sort=_order(rows)),
@@ -226,16 +200,34 @@ def matrix(table: pd.DataFrame) -> Chart:
     ink = alt.condition(f"datum.total_tok_s > {change}", alt.value("black"), alt.value("white"))
     numbers = base.transform_filter("datum.word == ''").mark_text(fontSize=13)
     numbers = numbers.encode(text=alt.Text("total_tok_s:Q", format=",.0f"), color=ink)
-    words = base.transform_filter("datum.word != ''").mark_text(fontSize=10, color="#555").encode(text="word:N")
-    return _finished(run + not_run + numbers + words, rows, title)
+    reasons = base.transform_filter("datum.word != ''").mark_text(fontSize=10, color="#555").encode(text="word:N")
+    return _finished(run + not_run + numbers + reasons, rows, title)
 
 
-CHARTS: dict[str, Callable[[pd.DataFrame], Chart]] = {
-    "total-tok-s": total_tok_s,
-    "matrix": matrix,
-    "request-vs-total": request_vs_total,
-    "ttft": ttft,
-    "prefill": prefill,
+@dataclass(frozen=True)
+class Kind:
+    """A chart: its title, the phase it is of, the figure that its cells must have, and what draws it."""
+
+    title: str
+    phase: str
+    figure: str | None
+    drawn_by: Callable[[pd.DataFrame, str], Chart]
+
+    def draw(self, table: pd.DataFrame) -> Chart:
+        """The chart of a table of all cells; it says so where no cell has data for it."""
+        rows = _labelled(table[table["phase"] == self.phase])
+        rows = rows[rows[self.figure] > 0] if self.figure else rows
+        return _nothing(self.title) if rows.empty else self.drawn_by(rows, self.title)
+
+
+CHARTS: dict[str, Kind] = {
+    "total-tok-s": Kind("Sustained decode: total output speed by context", "decode", "total_tok_s", total_tok_s),
+    "matrix": Kind("Total tok/s by context and concurrency", "decode", None, matrix),
+    "request-vs-total": Kind(
+        "What each request gets against what all get together", "decode", "request_tok_s", request_vs_total
+    ),
+    "ttft": Kind("Time to first token, all requests starting at once", "decode", "ttft_ms", ttft),
+    "prefill": Kind("Prefill speed by context length", "prefill", "total_tok_s", prefill),
 }
 
 

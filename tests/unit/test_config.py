@@ -234,7 +234,16 @@ SECRETS = {
             "url": "http://127.0.0.1:9",
             "api_key_env": "MY_KEY",
             "launch": {
-                "command": ["vllm", "serve", "m", "--api-key", "planted-1", "--hf-token=planted-2", "--max-num-seqs", "8"],
+                "command": [
+                    "vllm",
+                    "serve",
+                    "m",
+                    "--api-key",
+                    "planted-1",
+                    "--hf-token=planted-2",
+                    "--max-num-seqs",
+                    "8",
+                ],
                 "env": {"HF_TOKEN": "planted-3", "OTHER_TOKEN": "{env:OTHER}", "MAX_TOKENS": "5"},
             },
         },

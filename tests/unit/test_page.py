@@ -145,7 +145,7 @@ def test_what_a_server_says_is_text(seed):
 
 
 def test_nothing_is_loaded(seed):
-    chart = charts.ttft(merge.table(samples.seed_cells()))
+    chart = charts.CHARTS["ttft"].draw(merge.table(samples.seed_cells()))
     specs, runtime = {"ttft": charts.spec(chart)}, charts.runtime()
     text = render(samples.seed_cells(), charts={"ttft": charts.svg(chart)}, specs=specs, runtime=runtime)
     assert [load for load in Tables(text).loads if not load.startswith("#")] == []
