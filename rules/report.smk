@@ -9,13 +9,15 @@ rule merge:
     input:
         cells=[cell.path for cell in CELLS],
         directories=[f"results/cells/{name}" for name in SWEEP.servers],
-        code=LIBRARY / "merge.py",
+        code=[LIBRARY / "merge.py", LIBRARY / "cost.py"],
     output:
         report("results/measurements.csv", category="Table", caption="../docs/captions/measurements.rst"),
     log:
         "logs/merge.log",
     conda:
         "../envs/report.yaml"
+    params:
+        prices=cost.prices(SWEEP),
     script:
         "../scripts/merge.py"
 

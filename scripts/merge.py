@@ -5,6 +5,5 @@ from pathlib import Path
 from speedmatrix import job, merge
 
 with job.job(snakemake.log[0]):
-    merge.write_csv(
-        merge.table(merge.read_cells([Path(path) for path in snakemake.input.cells])), Path(snakemake.output[0])
-    )
+    cells = merge.read_cells([Path(path) for path in snakemake.input.cells])
+    merge.write_csv(merge.table(cells, snakemake.params.prices), Path(snakemake.output[0]))

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from speedmatrix import charts, hosts, merge, store
+from speedmatrix import charts, cost, hosts, merge, store
 from tests.unit import samples
 
 
@@ -54,6 +54,31 @@ def test_absent_is_empty_and_zero_is_zero(tmp_path):
     figures = {"total_tok_s": 5.0, "completed": 0, "cached_share": 0.0, "itl_ms": None}
     (row,) = written([samples.cell(figures=figures)], tmp_path)
     assert (row["completed"], float(row["cached_share"]), row["itl_ms"], row["server_tok_s"]) == ("0", 0, "", "")
+
+
+def test_telemetry_and_price_are_columns(tmp_path):
+    told = {
+        "energy_j": 4000.0,
+        "tok_per_j": 0.3,
+        "power_avg_w": 400.0,
+        "gpu_temp_max_c": 71,
+        "throttle": "power-capped",
+    }
+    cells = [
+        samples.cell(figures={"total_tok_s": 500.0}, telemetry=told),
+        samples.cell(figures={"total_tok_s": 9000.0}, phase="prefill", telemetry=told | dict.fromkeys(told)),
+        samples.cell(figures={"total_tok_s": 250.0}, concurrency=2),  # of an older version
+        samples.cell(status="failed", reason="a stream stalled", concurrency=4, telemetry=None),
+    ]
+    merge.write_csv(merge.table(cells, {"vllm": 18.0}), tmp_path / "m.csv")
+    rows = list(csv.DictReader((tmp_path / "m.csv").open()))
+    columns = ("energy_j", "tok_per_j", "power_avg_w", "gpu_temp_max_c", "throttle", "price_per_mtok")
+    shown = [[row[column] for column in columns] for row in rows]
+    # 18 an hour for 500 × 3,600 tokens are 10 for a million; prefill generates none.
+    assert shown[0] == ["4000", "0.3", "400", "71", "power-capped", "10"]
+    assert shown[1:] == [[""] * 6, [""] * 5 + ["20"], [""] * 6]
+    assert {row["price_per_mtok"] for row in written(cells, tmp_path)} == {""}
+    assert cost.cheapest({"vllm": 18.0}, cells) == cells[0] and cost.cheapest({}, cells) is None
 
 
 def test_flags_are_joined_by_semicolons(tmp_path):
