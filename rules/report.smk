@@ -1,7 +1,7 @@
 # cells            -> results/measurements.csv          all cells, a row each
 # measurements.csv -> results/charts/<name>.json .svg .png
 # cells, facts     -> results/report.html report.md     the page, and the same in short
-CHARTS = ["total-tok-s", "matrix", "request-vs-total", "ttft", "prefill"]
+CHARTS = ["total-tok-s", "matrix", "request-vs-total", "ttft", "prefill", "tokens-per-joule", "power"]
 LIBRARY = Path(workflow.basedir) / "scripts" / "speedmatrix"
 
 

@@ -5,6 +5,6 @@ from pathlib import Path
 from speedmatrix import charts, job, merge
 
 with job.job(snakemake.log[0]):
-    table = merge.read_csv(Path(snakemake.input.table))
+    data = charts.data(merge.read_csv(Path(snakemake.input.table)), Path("results/cells"))
     for name, kind in charts.CHARTS.items():
-        charts.write(kind.draw(table), Path("results/charts"), name)
+        charts.write(kind.draw(data), Path("results/charts"), name)

@@ -8,8 +8,9 @@ with job.job(snakemake.log[0]):
     settings = config.from_environment()
     partial = snakemake.rule == "partial"
     cells = progress.results(settings) if partial else merge.read_cells([Path(path) for path in snakemake.input.cells])
-    table = merge.table(cells)
-    drawn = {name: kind.draw(table) for name, kind in charts.CHARTS.items()}
+    table = merge.table(cells, settings.prices)
+    data = charts.data(table, Path("results/cells"))
+    drawn = {name: kind.draw(data) for name, kind in charts.CHARTS.items() if kind.has_data(data)}
     inputs = page.PageInput(
         cells=cells,
         healths={name: servers.known_facts(server) for name, server in settings.servers.items()},
@@ -22,6 +23,7 @@ with job.job(snakemake.log[0]):
         title=settings.title,
         author=settings.author,
         slo=settings.slo,
+        prices=settings.prices,
     )
     output = Path("results/report.partial.html" if partial else snakemake.output.page)
     store.write_text(output, page.render(inputs))
