@@ -248,8 +248,9 @@ NO_SERIES = pd.DataFrame({"t_s": [], "device": [], "power_w": [], "sm_clock_mhz"
 def data(table: pd.DataFrame, cells: Path) -> Data:
     """The table, with the telemetry that lies below `cells` of the fastest decode cell that has any of power."""
     known = table[(table["phase"] == "decode") & table["power_avg_w"].notna()]
-    for row in known.sort_values("total_tok_s", ascending=False).itertuples():
-        cell = Cell(row.server, "decode", int(row.context_tokens), int(row.concurrency), int(row.repeat))
+    keys = ["server", "context_tokens", "concurrency", "repeat"]
+    for server, context, lanes, repeat in known.sort_values("total_tok_s", ascending=False)[keys].to_numpy():
+        cell = Cell(str(server), "decode", int(context), int(lanes), int(repeat))
         path = cells / cell.server / f"{cell.name}.telemetry.csv"
         if path.exists():
             named = f"{cell.server} {cell.label}"
@@ -280,9 +281,7 @@ def _of(phase: str, figure: str | None) -> Callable[[Data], pd.DataFrame]:
 
 
 CHARTS = {
-    "total-tok-s": Kind(
-        "Sustained decode: total output speed by context", _of("decode", "total_tok_s"), total_tok_s
-    ),
+    "total-tok-s": Kind("Sustained decode: total output speed by context", _of("decode", "total_tok_s"), total_tok_s),
     "matrix": Kind("Total tok/s by context and concurrency", _of("decode", None), matrix),
     "request-vs-total": Kind(
         "What each request gets against what all get together", _of("decode", "request_tok_s"), request_vs_total

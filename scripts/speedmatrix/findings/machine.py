@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from speedmatrix.findings.finding import Finding, Found, name_of
+from speedmatrix.findings.finding import Finding, Found, Level, name_of
 from speedmatrix.formats import counted, listed, small
 from speedmatrix.matrix import Place, Results
 from speedmatrix.unusual import unusual
@@ -38,7 +38,7 @@ def _slowed(results: Results) -> Found:
     for what, places in by_what.items():
         meaning, advice = _SLOWED[what]
         names = listed(map(name_of, places[:6])) + (" and more" if len(places) > 6 else "")
-        level = "note" if what == "power-capped" else "warning"
+        level: Level = "note" if what == "power-capped" else "warning"
         yield Finding(level, f"{counted(len(places), 'cell')} {what}: {names}.", meaning, advice, tuple(places))
 
 

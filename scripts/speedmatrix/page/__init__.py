@@ -27,7 +27,8 @@ class PageInput:
 
     `healths` is health.json by server, `charts` the static pictures (SVG) and `specs` the Vega-Lite specs by name,
     `runtime` the script that draws specs; `planned` counts the config's cells and `config` is it as resolved, in YAML
-    and without secrets; `csv` is measurements.csv as it is; `slo` and `prices` (of an hour, by server) are the config's.
+    and without secrets; `csv` is measurements.csv as it is; `slo` and `prices` (of an hour, by server) are the
+    config's.
     """
 
     cells: list[dict[str, Any]]
