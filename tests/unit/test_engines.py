@@ -92,10 +92,8 @@ def test_vllms_counters_are_summed_over_engines_and_unknown_is_not_zero():
     assert vllm("").requests_inside() is None and vllm("").counters() == Counters()
 
 
-def test_counters_since_are_rises_and_unknown_where_there_is_none():
-    before = Counters(running=9, generated=10, drafts=1, preemptions=5)
-    after = Counters(running=2, generated=110, accepted=5, preemptions=3)  # a restarted server counts from 0 again
-    assert after.since(before) == Counters(generated=100)
+def test_what_the_server_told_is_kept_by_name_and_nothing_else():
+    assert Counters(running=0, generated=10).told(1.5) == {"t_s": 1.5, "running": 0, "generated": 10}
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -53,6 +53,7 @@ def test_the_lowest_modules_import_nothing_of_ours(name):
 def test_metrics_know_no_config_and_validity_no_network():
     assert own(LIBRARY / "metrics.py") == {"arrivals"}
     assert own(LIBRARY / "validity.py") == {"metrics", "arrivals", "cycles"}
+    assert own(LIBRARY / "figures.py") == {"metrics", "arrivals"}
     assert own(LIBRARY / "prompts.py") == {"corpus", "sizing"}
     assert own(LIBRARY / "load.py") == {"sse", "arrivals"}
 
