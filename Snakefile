@@ -26,6 +26,7 @@ rule all:
 
 
 onstart:
+    history.adopt(CELLS)
     supervisor.end_jobs_on_signals()
 
 

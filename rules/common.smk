@@ -7,7 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
 from speedmatrix import config as sweep_config
-from speedmatrix import progress, servers, supervisor
+from speedmatrix import history, progress, servers, supervisor
 
 DEFAULT_CONFIG = str(Path(workflow.basedir) / "config" / "config.yaml")
 

@@ -19,7 +19,7 @@ import jsonschema
 from speedmatrix import hosts
 from speedmatrix.cells import Cell
 from speedmatrix.configfile import SCHEMAS
-from speedmatrix.history import history_dir
+from speedmatrix.history import new_path
 
 
 class StoreError(Exception):
@@ -102,14 +102,8 @@ def write_cell(cell: Cell, result: dict[str, Any]) -> None:
     error = next(iter(schema("cell").iter_errors(result)), None)
     if error is not None:
         raise StoreError(f"{cell.name}: a result that its own schema refuses: {error.message[:200]}")
-    write_json(history_path(cell), result)
+    write_json(new_path(cell, datetime.now(UTC)), result)
     write_json(Path(cell.path), result)
-
-
-def history_path(cell: Cell) -> Path:
-    """A new name in results/history for an attempt at `cell` that ends now."""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    return history_dir(cell) / f"{cell.name}.{stamp}.json"
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from speedmatrix.cells import Capacity, Cell, Plan, plan
 from speedmatrix.config import Config, Server
 from speedmatrix.dialect import Dialect
 from speedmatrix.engines import Engine, Facts, engine_for
-from speedmatrix.history import attempts, failed_attempts
+from speedmatrix.history import attempts, failed_attempts, set_aside
 from speedmatrix.servers import SweepError
 
 NOT_STARTED = "server did not start"
@@ -69,11 +69,10 @@ def _attempt_that_counts_again(config: Config, cell: Cell, known: dict[str, Any]
 def _keep(cell: Cell, result: dict[str, Any], run: arrivals.Run | None) -> None:
     beside = Path(cell.path).with_name(f"{cell.name}.arrivals.npz")
     beside.parent.mkdir(parents=True, exist_ok=True)
-    if result["reason"] == NOT_STARTED:
-        pass  # the arrivals of what was measured before stay: it may count again
-    elif run is None:
+    if result["reason"] != NOT_STARTED:  # else what was measured before may count again, with its arrivals
+        set_aside(cell)
         beside.unlink(missing_ok=True)
-    else:
+    if run is not None:
         result["arrivals"] = beside.name
         arrivals.save(run, beside)
     store.write_cell(cell, result)
