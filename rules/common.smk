@@ -11,12 +11,14 @@ from speedmatrix import history, progress, servers, supervisor
 
 DEFAULT_CONFIG = str(Path(workflow.basedir) / "config" / "config.yaml")
 
+READS_ONLY = not {"check", "partial"}.isdisjoint(sys.argv)  # what measures nothing needs no keys and no server
+
 try:
     if supervisor.claim_owner():  # the sweep's own process: its jobs get the config as it was when the sweep began
         files = list(workflow.configfiles) or [DEFAULT_CONFIG]
         sweep_config.to_environment(files, workflow.config_settings.config)
     SWEEP = sweep_config.from_environment()
-    if missing := SWEEP.missing_variables():
+    if not READS_ONLY and (missing := SWEEP.missing_variables()):
         raise sweep_config.ConfigError(missing[0])
 except sweep_config.ConfigError as error:
     sys.exit(f"config: {error}")

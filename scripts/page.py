@@ -8,6 +8,8 @@ with job.job(snakemake.log[0]):
     settings = config.from_environment()
     partial = snakemake.rule == "partial"
     cells = progress.results(settings) if partial else merge.read_cells([Path(path) for path in snakemake.input.cells])
+    if settings.strict:
+        merge.refuse_mixed(cells)
     table = merge.table(cells)
     drawn = {name: kind.draw(table) for name, kind in charts.CHARTS.items()}
     inputs = page.PageInput(

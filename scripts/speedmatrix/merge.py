@@ -70,6 +70,21 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype(kinds)
 
 
+class MixedError(Exception):
+    """Cells that may not stand on one page; the message is one line."""
+
+
+def refuse_mixed(cells: list[dict[str, Any]]) -> None:
+    """For `report.strict`: raise MixedError where a server's cells measured different things."""
+    for server, odd in odd_fingerprints(cells).items():
+        names = [name for some in odd.values() for name in some]
+        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        raise MixedError(
+            f"report.strict: {shown} of {server} measured something else ({', '.join(odd)}) than its other cells:"
+            f" delete results/servers/{server} and run again, or say strict: false"
+        )
+
+
 def odd_fingerprints(cells: list[dict[str, Any]]) -> dict[str, dict[str, list[str]]]:
     """{server: {what: [cells]}} of cells that measured something else than most of their server's cells.
 

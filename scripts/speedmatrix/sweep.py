@@ -11,6 +11,7 @@ from speedmatrix import METHOD, VERSION, arrivals, measure, redact, servers, ser
 from speedmatrix.cells import Capacity, Cell, Plan, plan
 from speedmatrix.config import Config, Server
 from speedmatrix.dialect import Dialect
+from speedmatrix.digests import digest
 from speedmatrix.engines import Engine, Facts, engine_for
 from speedmatrix.history import attempts, failed_attempts, set_aside
 from speedmatrix.servers import SweepError
@@ -94,7 +95,7 @@ def _attempt(config: Config, cell: Cell, known: dict[str, Any]) -> tuple[dict[st
             "boot_id": up.boot_id,
             "kv_capacity_tokens": up.facts.capacity.kv_tokens,
             "identity": up.identity,
-            "fingerprint": servers.fingerprint(up.identity),
+            "fingerprint": digest(up.identity),
         }
         fits = _plan(config, cell, up.facts.capacity)  # an engine may size its cache otherwise at each start
         result["plan"] = _plan_json(fits, up.facts.capacity)

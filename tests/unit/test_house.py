@@ -138,7 +138,7 @@ DISTRIBUTIONS = {
     "vl_convert": "vl-convert-python",
     "yaml": "pyyaml",
 }
-REPORTING = {"charts.py", "merge.py", "page"}
+REPORTING = {"charts.py", "inspection.py", "merge.py", "page"}
 
 
 @pytest.mark.parametrize("name", ["measure", "report"])
