@@ -39,9 +39,4 @@ onsuccess:
 onerror:
     supervisor.stop_server()
     # At exit, since Snakemake has some words of its own after this, and the last line is the one that is read.
-    last = (
-        "check: not all is well: each line above says what to do"
-        if READS_ONLY
-        else progress.interrupted_line(SWEEP)
-    )
-    atexit.register(print, last, file=sys.stderr, flush=True)
+    atexit.register(print, last_line(), file=sys.stderr, flush=True)

@@ -70,3 +70,10 @@ def cell_priority(phase):
 def server_priority(wildcards):
     """A server is launched when its cells' turn comes: one is up at a time, and each start may take minutes."""
     return len(CELLS) - min((PLACE[cell.path] for cell in CELLS if cell.server == wildcards.server), default=len(CELLS))
+
+
+def last_line():
+    """What a run that did not end well says last."""
+    if READS_ONLY:
+        return "not all is well: each line above says what to do"
+    return progress.interrupted_line(SWEEP)

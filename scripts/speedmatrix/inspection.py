@@ -139,9 +139,9 @@ class Inspection:
         if without := sum(number - 1 for number in beside.values()):
             what = f"{counted(without, 'earlier attempt')} kept without arrivals: figures can't be computed again"
             yield Finding(f"{RESULTS}/history", what, off=False)
-        for path, cell in self._cells.items():
-            if cell not in kept.get(path, [cell]):
-                yield Finding(path, "is like no attempt that results/history keeps", ANEW)
+        for place, cell in self._cells.items():
+            if cell not in kept.get(place, [cell]):
+                yield Finding(place, "is like no attempt that results/history keeps", ANEW)
 
     def _of_attempt(self, path: Path, attempt: Json) -> Found:
         own = _cell_of(attempt)

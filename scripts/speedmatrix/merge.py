@@ -23,7 +23,9 @@ COLUMNS = [*FIRST, *FIGURES, "started_at", "fingerprint", *MORE]
 TEXTS = ["server", "phase", "status", "reason", "flags", "ttft_kind", "token_source", "started_at", "fingerprint"]
 COUNTS = ["context_tokens", "concurrency", "repeat", "completed", "restarts"]
 SAME_CAPACITY = 0.02
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+# What a spreadsheet takes for a formula's beginning, wide forms included, and after what: where semicolons or tabs
+# part cells, a cell begins after each of them, whatever is in quotes here.
+_FORMULA = r"(^|[;\t])(\s*)(?=[=+\-@＝＋－＠])"
 
 
 def read_cells(paths: list[Path]) -> list[dict[str, Any]]:
@@ -52,8 +54,8 @@ def csv_text(frame: pd.DataFrame) -> str:
     """The table as CSV; no text in it can be taken for a formula by a spreadsheet."""
     safe = frame.copy()
     for column in TEXTS:
-        text = safe[column].fillna("").str.replace(r"[\r\n]+", " ", regex=True)
-        safe[column] = text.where(~text.str.startswith(_FORMULA_STARTS), "'" + text)
+        text = safe[column].fillna("").str.replace(r"[\x00-\x1f\x7f-\x9f]+", " ", regex=True).str.strip()
+        safe[column] = text.str.replace(_FORMULA, r"\1\2'", regex=True)
     return safe.to_csv(index=False, lineterminator="\n", float_format="%.9g")
 
 

@@ -144,7 +144,7 @@ def read_facts(engine: Engine) -> Facts:
         if error.status not in (404, 405, 501):
             raise SweepError(str(error)) from error
         raise _other_engine(engine, str(error)) from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise _other_engine(engine, repr(error)) from error
 
 

@@ -18,7 +18,7 @@ import jsonschema
 
 from speedmatrix import hosts
 from speedmatrix.cells import Cell
-from speedmatrix.configfile import SCHEMAS
+from speedmatrix.configfile import SCHEMAS, whole_patterns
 from speedmatrix.history import new_path
 
 
@@ -40,8 +40,8 @@ def utc_now() -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` so that `path` holds all of it or stays as it was."""
-    write_bytes(path, text.encode())
+    """Write `text` so that `path` holds all of it or stays as it was; half a surrogate pair becomes its escape."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -76,9 +76,11 @@ def _cause(error: OSError | ValueError | RecursionError) -> str:
 
 
 @cache
-def schema(kind: str) -> jsonschema.Draft202012Validator:
+def schema(kind: str) -> Any:
     """The validator of JSONs of a kind: cell, launch, health."""
-    return jsonschema.Draft202012Validator(json.loads((SCHEMAS / f"{kind}.schema.json").read_text(encoding="utf-8")))
+    return whole_patterns(jsonschema.Draft202012Validator)(
+        json.loads((SCHEMAS / f"{kind}.schema.json").read_text(encoding="utf-8"))
+    )
 
 
 def read_valid(path: Path, kind: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from tests.workflow.conftest import Sweep
 def checked(sweep: Sweep) -> tuple[int, list[str]]:
     """Exit code, and all lines of our own."""
     code, output = sweep.run("check")
-    ours = ("results", "note: ", "check: ", "error: ", "config: ", "stopped: ")
+    ours = ("results", "note: ", "check: ", "not all ", "error: ", "config: ", "stopped: ")
     assert "Traceback" not in output
     return code, [line for line in output.splitlines() if line.startswith(ours)]
 
@@ -41,7 +41,7 @@ def test_a_figure_that_was_changed_fails_the_check_in_one_line_each(sweep):
     assert lines[1].startswith("results/cells/tiny/decode-256-x1.json: is like no attempt that results/history keeps")
     assert lines[2].startswith("results/measurements.csv: tiny decode 256 x1: request_tok_s is ")
     assert lines[3].endswith("3 things are off")
-    assert lines[4] == "check: not all is well: each line above says what to do"
+    assert lines[4] == "not all is well: each line above says what to do"
 
 
 def test_a_key_is_not_needed_and_an_empty_directory_is_no_pass(fresh):
