@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help report plan partial test test-vllm lint format lock clean
+.PHONY: help report plan partial check test test-vllm lint format lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -16,6 +16,9 @@ plan: $(BIN)/.installed ## show which jobs would run and how long they would tak
 
 partial: $(BIN)/.installed ## write results/report.partial.html from the cells that are there
 	snakemake --cores 1 partial
+
+check: $(BIN)/.installed ## hold all that lies under results/ against itself; fails if anything is off
+	snakemake --cores 1 check
 
 test: $(BIN)/.installed-dev ## run every check and every test
 	$(MAKE) lint

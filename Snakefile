@@ -2,6 +2,7 @@
 #
 #   snakemake --cores 1 results/report.html      measure what is missing, failed or changed; write the page
 #   snakemake --cores 1 partial                  write results/report.partial.html from what is there
+#   snakemake --cores 1 check                    hold all that lies under results/ against itself; exit 1 if anything is off
 #
 # config/config.yaml says what is measured; --configfile other.yaml (after the target) replaces it.
 
@@ -17,6 +18,7 @@ localrules:
     charts,
     page,
     partial,
+    check,
 
 
 rule all:
@@ -26,6 +28,7 @@ rule all:
 
 
 onstart:
+    history.adopt(CELLS)
     supervisor.end_jobs_on_signals()
 
 
@@ -36,4 +39,4 @@ onsuccess:
 onerror:
     supervisor.stop_server()
     # At exit, since Snakemake has some words of its own after this, and the last line is the one that is read.
-    atexit.register(print, progress.interrupted_line(SWEEP), file=sys.stderr, flush=True)
+    atexit.register(print, last_line(), file=sys.stderr, flush=True)

@@ -7,16 +7,18 @@ from pathlib import Path
 sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
 from speedmatrix import config as sweep_config
-from speedmatrix import cost, progress, servers, supervisor
+from speedmatrix import cost, history, progress, servers, supervisor
 
 DEFAULT_CONFIG = str(Path(workflow.basedir) / "config" / "config.yaml")
+
+READS_ONLY = not {"check", "partial"}.isdisjoint(sys.argv)  # what measures nothing needs no keys and no server
 
 try:
     if supervisor.claim_owner():  # the sweep's own process: its jobs get the config as it was when the sweep began
         files = list(workflow.configfiles) or [DEFAULT_CONFIG]
         sweep_config.to_environment(files, workflow.config_settings.config)
     SWEEP = sweep_config.from_environment()
-    if missing := SWEEP.missing_variables():
+    if not READS_ONLY and (missing := SWEEP.missing_variables()):
         raise sweep_config.ConfigError(missing[0])
 except sweep_config.ConfigError as error:
     sys.exit(f"config: {error}")
@@ -68,3 +70,10 @@ def cell_priority(phase):
 def server_priority(wildcards):
     """A server is launched when its cells' turn comes: one is up at a time, and each start may take minutes."""
     return len(CELLS) - min((PLACE[cell.path] for cell in CELLS if cell.server == wildcards.server), default=len(CELLS))
+
+
+def last_line():
+    """What a run that did not end well says last."""
+    if READS_ONLY:
+        return "not all is well: each line above says what to do"
+    return progress.interrupted_line(SWEEP)

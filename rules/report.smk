@@ -69,3 +69,13 @@ rule partial:
         "../envs/report.yaml"
     script:
         "../scripts/page.py"
+
+
+# Has no input: it looks at whatever lies there, while a sweep runs too, and measures nothing.
+rule check:
+    log:
+        "logs/check.log",
+    conda:
+        "../envs/report.yaml"
+    script:
+        "../scripts/check.py"

@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
-from speedmatrix import charts, config, job, merge, page, progress, servers, store
+from speedmatrix import charts, config, cost, job, merge, page, progress, servers, store
 
 with job.job(snakemake.log[0]):
     settings = config.from_environment()
     partial = snakemake.rule == "partial"
     cells = progress.results(settings) if partial else merge.read_cells([Path(path) for path in snakemake.input.cells])
-    table = merge.table(cells, settings.prices)
+    if settings.strict:
+        merge.refuse_mixed(cells)
+    table = merge.table(cells, cost.prices(settings))
     data = charts.data(table, Path("results/cells"))
     drawn = {name: kind.draw(data) for name, kind in charts.CHARTS.items() if kind.has_data(data)}
     inputs = page.PageInput(
@@ -23,7 +25,7 @@ with job.job(snakemake.log[0]):
         title=settings.title,
         author=settings.author,
         slo=settings.slo,
-        prices=settings.prices,
+        prices=cost.prices(settings),
     )
     output = Path("results/report.partial.html" if partial else snakemake.output.page)
     store.write_text(output, page.render(inputs))

@@ -1,5 +1,6 @@
 """`make plan`: which jobs `snakemake` would run now, and how long their cells take. Measures nothing."""
 
+import os
 import re
 import subprocess
 import sys
@@ -35,15 +36,19 @@ def main(arguments: list[str]) -> int:
         print((dry.stdout + dry.stderr).strip(), file=sys.stderr)
         return dry.returncode
     planned = set(OUTPUT.findall(dry.stdout + dry.stderr))
-    files = [arguments[arguments.index("--configfile") + 1]] if "--configfile" in arguments else ["config/config.yaml"]
     try:
-        settings = config.read(files)
+        settings = config.read([_option(arguments, "--configfile") or "config/config.yaml"])
+        os.chdir(_option(arguments, "--directory") or ".")
         print(_stats(dry.stdout + dry.stderr))
         print(_summary(settings, [cell for cell in settings.cells() if cell.path in planned]))
     except (config.ConfigError, store.StoreError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _option(arguments: list[str], name: str) -> str | None:
+    return arguments[arguments.index(name) + 1] if name in arguments else None
 
 
 def _stats(text: str) -> str:
@@ -63,6 +68,8 @@ def _summary(settings: config.Config, cells: list) -> str:
     measured = any(result["phase"] == "prefill" and result["figures"] for result in there)
     basis = "the prefill speeds measured so far" if measured else "the config alone, the server's speed being unknown"
     again = f"\n{failed} failed so far and would be tried again." if failed else ""
+    if anew := sum(bool(result["figures"]) for result in progress.results_of(cells)):
+        again += f"\n{anew} of them have figures already and would be measured anew; those stay in results/history."
     took = estimate.duration_text(progress.cells_s(settings, cells))
     return (
         f"{len(cells)} of {len(settings.cells())} cells would be measured ({names}).{again}\nAbout {took}, by {basis}."

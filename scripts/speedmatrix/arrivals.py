@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import zipfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,7 +44,9 @@ class Run:
 
     `lags_ns`: of the event loop in the window; `ramp_lag_ns`: its worst before, which TTFT may hold.
     `cpu_share`: of one core that it used or waited for. `ran`: how many lanes the server ran at once where that was
-    fewer than asked for, else None.
+    fewer than asked for, else None. `readings`: the server's own counters by name, with `t_s` as they were read: before
+    the load, at the window's edges, after it; None in a file of a version that did not keep them. `prompted`: prompt
+    tokens of all requests that the counters saw.
     """
 
     streams: list[Stream]
@@ -51,10 +56,14 @@ class Run:
     ramp_lag_ns: int = 0
     cpu_share: float | None = None
     ran: int | None = None
+    readings: list[dict[str, float]] | None = None
+    prompted: int = 0
 
 
 _COUNTS = ("lane", "index", "started_ns", "ended_ns", "prompt_tokens", "cached_tokens", "final_tokens")
 _TEXTS = ("finish", "source")
+_ABOUT = ("ramp_lag_ns", "cpu_share", "ran", "readings", "prompted")
+_MOST_BYTES = 4 * 2**30  # unpacked: 64 lanes of 100 tok/s fill this in 16 days, a hostile file in a moment
 
 
 def save(run: Run, path: Path) -> None:
@@ -70,6 +79,8 @@ def save(run: Run, path: Path) -> None:
             file,
             allow_pickle=False,
             window_ns=np.array([run.t0_ns, run.t1_ns], np.int64),
+            lags_ns=np.array(run.lags_ns, np.int64),
+            about=np.array(json.dumps({name: getattr(run, name) for name in _ABOUT})),
             stream_prompt_ms=np.array(prompt_ms, np.float64),
             stream=np.repeat(np.arange(len(streams), dtype=np.int32), lengths),
             t_ns=np.array([t for s in streams for t in s.t_ns], np.int64),
@@ -82,16 +93,27 @@ def save(run: Run, path: Path) -> None:
 
 
 def load(path: Path) -> Run:
-    """Read back what `save` wrote; lags and CPU share are not kept. Raises OSError, KeyError or ValueError."""
+    """Read back what `save` wrote. ValueError or OSError where the file is damaged or something else."""
+    try:
+        data = _arrays(path)
+        streams = [_stream(data, i) for i in range(len(data["stream_lane"]))]
+        cuts = np.searchsorted(data["stream"], np.arange(len(streams) + 1))
+        for stream, start, end in zip(streams, cuts[:-1], cuts[1:], strict=True):
+            stream.t_ns = data["t_ns"][start:end].tolist()
+            stream.tokens = data["tokens"][start:end].tolist()
+        t0, t1 = data["window_ns"].tolist()
+        lags, about = (data["lags_ns"].tolist(), json.loads(str(data["about"]))) if "about" in data else ([], {})
+        return Run(streams, t0, t1, lags, **{name: about[name] for name in _ABOUT if name in about})
+    except (zipfile.BadZipFile, zlib.error, EOFError, LookupError, TypeError, RecursionError) as error:
+        raise ValueError(f"no arrivals: {error!r}") from error
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    with zipfile.ZipFile(path) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > _MOST_BYTES:
+            raise ValueError(f"unpacks to more than {_MOST_BYTES // 2**30} GiB")
     with np.load(path, allow_pickle=False) as kept:
-        data = {name: kept[name] for name in kept.files}
-    streams = [_stream(data, i) for i in range(len(data["stream_lane"]))]
-    cuts = np.searchsorted(data["stream"], np.arange(len(streams) + 1))
-    for stream, start, end in zip(streams, cuts[:-1], cuts[1:], strict=True):
-        stream.t_ns = data["t_ns"][start:end].tolist()
-        stream.tokens = data["tokens"][start:end].tolist()
-    t0, t1 = data["window_ns"].tolist()
-    return Run(streams, t0, t1)
+        return {name: kept[name] for name in kept.files}
 
 
 def _stream(data: dict[str, np.ndarray], i: int) -> Stream:

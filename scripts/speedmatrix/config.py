@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -16,6 +15,7 @@ import yaml
 from speedmatrix import METHOD, configfile, redact, variants
 from speedmatrix.cells import Capacity, Cell, parse_size
 from speedmatrix.configfile import ConfigError
+from speedmatrix.digests import canonical, digest
 from speedmatrix.history import failed_attempts
 
 SOURCE_ENV = "SPEEDMATRIX_CONFIG"  # the sweep's config, handed from the Snakefile to its jobs' processes
@@ -53,12 +53,12 @@ class Server:
     def digest(self) -> str:
         """12 hex digits that change with anything that says which server runs and how it was launched."""
         what = self.launch and {"command": self.launch.command, "env": self.launch.env}
-        return _digest([self.engine, self.url, self.model, what])
+        return digest([self.engine, self.url, self.model, what])
 
     @property
     def stated(self) -> str:
         """12 hex digits that change with anything that the config says of the server and that health.json repeats."""
-        return _digest([asdict(self.capacity), self.facts, self.hardware, self.tokenizer])
+        return digest([asdict(self.capacity), self.facts, self.hardware, self.tokenizer])
 
     @property
     def headers(self) -> dict[str, str]:
@@ -109,6 +109,7 @@ class Config:
     concurrency: tuple[int, ...]
     measure: Measure
     slo: dict[str, float] = field(default_factory=dict)
+    strict: bool = False
 
     def cells(self) -> list[Cell]:
         """All cells in the order they are measured: server by server, prefill first, small before large."""
@@ -133,7 +134,7 @@ class Config:
 
     def digest(self, cell: Cell) -> str:
         """12 hex digits that two attempts at a cell share if they would measure the same."""
-        return _digest(self._affecting(cell))
+        return digest(self._affecting(cell))
 
     def _affecting(self, cell: Cell) -> dict[str, Any]:
         # What the config says in free words is a hash: Snakemake keeps params, and a secret may stand there.
@@ -158,15 +159,6 @@ def _missing(server: Server) -> list[str]:
         names[server.api_key_env] = "api_key_env"
     lines = [f"servers.{server.name}.{key}: the variable {name} is not set" for name, key in names.items()]
     return [line for name, line in zip(names, lines, strict=True) if not os.environ.get(name)]
-
-
-def canonical(value: Any) -> str:
-    """JSON of which equal values give equal text."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(canonical(value).encode()).hexdigest()[:12]
 
 
 def read(files: list[str], overrides: Mapping[str, Any] | None = None) -> Config:
@@ -200,7 +192,7 @@ def resolved() -> str:
 
 def said() -> str:
     """12 hex digits that change with anything that the page repeats of the config."""
-    return _digest(resolved())
+    return digest(resolved())
 
 
 def to_environment(files: list[str], overrides: Mapping[str, Any]) -> None:
@@ -225,6 +217,7 @@ def parse(raw: dict[str, Any]) -> Config:
         concurrency=tuple(sorted(matrix["decode"]["concurrency"])),
         measure=Measure(**full["measure"]),
         slo={name: limit for name, limit in full["report"]["slo"].items() if limit is not None},
+        strict=full["report"]["strict"],
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,9 +17,21 @@ from speedmatrix import redact
 
 SCHEMAS = Path(__file__).parents[2] / "config" / "schemas"
 _MAX_DEPTH = 20
+
+
+def whole_patterns(validator: Any) -> Any:
+    """`validator` in which `$` means the text's end alone: Python's lets a line's end follow, in a file's name too."""
+
+    def pattern(_validator: Any, wanted: str, instance: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
+        if isinstance(instance, str) and not re.search(re.sub(r"\$$", r"\\Z", wanted), instance):
+            yield jsonschema.ValidationError(f"{instance!r} does not match {wanted!r}")
+
+    return jsonschema.validators.extend(validator, {"pattern": pattern})  # type: ignore[no-untyped-call]
+
+
 # JSON Schema takes 512.0 for an integer; a number of tokens or of lanes that is written so is refused instead.
 _Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
-    jsonschema.Draft202012Validator,
+    whole_patterns(jsonschema.Draft202012Validator),
     type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
         "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
     ),

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from speedmatrix import redact, supervisor
+from speedmatrix import redact, supervisor, untrusted
 
+_LONGEST_LINE = 1000
 log = logging.getLogger(__name__)
 
 
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 def job(log_file: str) -> Iterator[None]:
     """Run a job: log to `log_file`, end when the sweep's process is gone, and on failure print one line and exit 1."""
     Path(log_file).parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(log_file, mode="w", encoding="utf-8")
+    handler = logging.FileHandler(log_file, mode="w", encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(_Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -30,7 +31,7 @@ def job(log_file: str) -> Iterator[None]:
         yield
     except Exception as error:
         log.exception("the job failed")
-        line = redact.redact_text(" ".join(str(error).split()) or type(error).__name__)
+        line = redact.redact_text(untrusted.line(str(error), _LONGEST_LINE) or type(error).__name__)
         print(f"error: {line} (more in {log_file})", file=sys.stderr, flush=True)
         sys.exit(1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -15,6 +16,8 @@ from speedmatrix.arrivals import SECOND, Run, Stream
 
 LATE_LIMIT_NS = SECOND  # a measuring process that was stopped or late by more than this measured nothing
 TEXT_LANES = 8  # whose texts are kept until the cell's end: enough to see whether they go round in circles
+TEXT_CHARACTERS = 200  # kept of each arrival's text: a server may send megabytes in one
+PREFILL_ARRIVALS = 100  # of a request for one token; a server that goes on after that does not end
 _BEAT_S = 0.01
 FIRST_PATIENCE_S, PATIENCE_FACTOR = 120.0, 4
 
@@ -39,8 +42,8 @@ class Timing:
     ramp_timeout_s: float
 
 
-async def stream_one(opener: Opener, stream: Stream, clock: Clock) -> None:
-    """Read one request to its end into `stream`. LoadError when it ends with an error or is cut."""
+async def stream_one(opener: Opener, stream: Stream, clock: Clock, most_arrivals: float = math.inf) -> None:
+    """Read one request to its end into `stream`. LoadError when it ends with an error, is cut, or does not end."""
     decoder, counter = sse.Decoder(), sse.Counter()
 
     def started() -> None:
@@ -55,6 +58,10 @@ async def stream_one(opener: Opener, stream: Stream, clock: Clock) -> None:
                 raise LoadError(str(error)) from None
             if ended:
                 break
+            if len(stream.t_ns) > most_arrivals:
+                raise LoadError(
+                    f"the server did not end after the one token that was asked for: {len(stream.t_ns)} came"
+                )
     stream.ended_ns = clock()
     if stream.finish is None:
         raise LoadError("the connection ended in mid-stream, without a finish reason")
@@ -73,7 +80,7 @@ def _take(stream: Stream, events: list[bytes], counter: sse.Counter, now: int) -
             stream.t_ns.append(now)
             stream.tokens.append(tokens)
             if stream.texts is not None:
-                stream.texts.append(event.text)
+                stream.texts.append(event.text[:TEXT_CHARACTERS])
         stream.finish = event.finish or stream.finish
         stream.prompt_tokens = event.prompt_tokens or stream.prompt_tokens
         stream.prompt_ms = event.prompt_ms if event.prompt_ms is not None else stream.prompt_ms
@@ -205,7 +212,7 @@ async def prefill(opener: Opener, repeats: int, timeout_s: float, clock: Clock =
     for stream in streams:
         try:
             async with asyncio.timeout(timeout_s):
-                await stream_one(opener, stream, clock)
+                await stream_one(opener, stream, clock, PREFILL_ARRIVALS)
         except TimeoutError:
             raise LoadError(f"no first token within {timeout_s:g} s") from None
     return streams[1:]

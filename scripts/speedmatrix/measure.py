@@ -11,11 +11,11 @@ from typing import Any
 
 import uvloop
 
-from speedmatrix import load, metrics, opener, prompts, sizing, tokenizing, validity
+from speedmatrix import figures, load, metrics, opener, prompts, sizing, tokenizing, validity
 from speedmatrix.arrivals import Run
 from speedmatrix.cells import Capacity, Cell, prompt_tokens
 from speedmatrix.config import Measure
-from speedmatrix.engines import Counters, Engine, EngineError
+from speedmatrix.engines import Engine, EngineError
 
 IDLE_TIMEOUT_S = 60.0
 _PREFILL_TIMEOUT_S = 3600.0
@@ -139,21 +139,19 @@ class _Bodies:
 async def _prefill(task: Task) -> Measured:
     bodies = _Bodies(task, 1, ahead=task.measure.prefill_repeats + 1)
     await _require_idle(task.engine)
-    before = task.engine.counters()
+    before = await asyncio.to_thread(reading, task.engine)
     async with opener.session(task.engine.server.headers, task.engine.server.verify_tls) as http:
         opened = opener.opener(http, task.engine.completions_url, bodies, lambda: True)
         streams = await load.prefill(opened, task.measure.prefill_repeats, _PREFILL_TIMEOUT_S)
-    figures, details = metrics.prefill(streams)
-    rose = task.engine.counters().since(before)
-    figures |= _cached_by_engine(figures, rose, (len(streams) + 1) * bodies.prompts.length)
-    if details["server_prefill_ms"] is None and rose.prefill_s is not None and rose.prefills:
-        details["server_prefill_ms"] = 1000 * rose.prefill_s / rose.prefills  # the discarded request's too
-    if figures["ttft_kind"] in ("warm", "mixed"):
-        raise Failed(f"the prompt was not cold: {figures['cached_share']:.0%} came from the server's prefix cache")
+    prompted = (len(streams) + 1) * bodies.prompts.length
+    seen = Run(streams, readings=[before, await asyncio.to_thread(reading, task.engine)], prompted=prompted)
+    cell_figures, details = figures.prefill(seen)
+    if cell_figures["ttft_kind"] in ("warm", "mixed"):
+        raise Failed(f"the prompt was not cold: {cell_figures['cached_share']:.0%} came from the server's prefix cache")
     meant = validity.Meant(bodies.prompts.length, task.engine.dialect.prompt == "ids", 1)
     inexact = validity.inexact(streams, meant)
     evidence = {validity.INEXACT: inexact} if inexact else {}
-    return Measured(figures, bodies.identity, 1, evidence, prefill=details, run=Run(streams))
+    return Measured(cell_figures, bodies.identity, 1, evidence, prefill=details, run=seen)
 
 
 async def _decode(task: Task) -> Measured:
@@ -163,7 +161,7 @@ async def _decode(task: Task) -> Measured:
         await asyncio.to_thread(engine.prompt_tokens, bodies.prompts.request(0), measure.request)
     await _require_idle(engine)
     timing = load.Timing(measure.duration_s, measure.settle_s, measure.stall_s, measure.ramp_timeout_s)
-    edges, before = _Edges(engine), engine.counters()
+    edges, before = _Edges(engine), await asyncio.to_thread(reading, engine)
     async with opener.session(engine.server.headers, engine.server.verify_tls) as http:
         lane_load: load.Load
         opened = opener.opener(http, engine.completions_url, bodies, lambda: lane_load.result.t0_ns == 0)
@@ -176,31 +174,26 @@ async def _decode(task: Task) -> Measured:
     at_once = metrics.most_at_once([metrics.trace(one) for one in seen.streams], seen.t1_ns)
     if seen.ran is None and at_once < lanes and not validity.in_lumps(seen.streams):
         seen.ran = at_once  # all had a first token, but never all together: they took turns
-    figures = metrics.decode(seen) | await edges.figures()
-    if not figures["output_tokens"]:
+    seen.readings = [before, *await edges.readings(), await asyncio.to_thread(reading, engine)]
+    seen.prompted = len(seen.streams) * bodies.prompts.length
+    cell_figures = figures.decode(seen)
+    if not cell_figures["output_tokens"]:
         raise Failed(f"no tokens arrived within the {measure.duration_s:g} s of the window: raise measure.duration_s")
-    figures["server_diff_pct"] = _difference_pct(figures["server_tok_s"], figures["total_tok_s"])
-    rose = engine.counters().since(before)
-    figures |= _cached_by_engine(figures, rose, len(seen.streams) * bodies.prompts.length)
     await _idle(engine)  # what it still does for us is over before the next cell; that one refuses a busy server
     client = validity.client_state(seen)
     meant = validity.Meant(bodies.prompts.length, engine.dialect.prompt == "ids", measure.max_output_tokens)
-    evidence = validity.flags(validity.Evidence(seen, figures, meant, client, rose.preemptions))
+    preemptions = figures.rise(seen.readings[0], seen.readings[-1], "preemptions")
+    evidence = validity.flags(validity.Evidence(seen, cell_figures, meant, client, preemptions))
     if validity.BUFFERED in evidence:
-        figures |= dict.fromkeys(metrics.LATENCIES)
-    return Measured(figures, bodies.identity, lanes, evidence, client=client, run=seen)
+        cell_figures |= dict.fromkeys(metrics.LATENCIES)
+    return Measured(cell_figures, bodies.identity, lanes, evidence, client=client, run=seen)
 
 
-def _cached_by_engine(figures: dict[str, Any], rose: Counters, prompted: int) -> dict[str, Any]:
-    """Cached share and TTFT kind by the engine's counters, where the streams' usage is silent about it."""
-    if figures["cached_share"] is not None or rose.prefix_hits is None:
-        return {}
-    share = min(1.0, max(0.0, rose.prefix_hits / prompted))
-    return {"cached_share": share, "ttft_kind": metrics.ttft_kind(share)}
-
-
-def _difference_pct(server: float | None, ours: float | None) -> float | None:
-    return None if server is None or not ours else (server - ours) / ours * 100
+def reading(engine: Engine) -> figures.Reading:
+    """The server's own counters, with the time in the middle of reading them."""
+    before = time.perf_counter()
+    counters = engine.counters()
+    return counters.told((before + time.perf_counter()) / 2)
 
 
 class _Edges:
@@ -208,28 +201,12 @@ class _Edges:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._reads: list[Awaitable[tuple[float, Counters]]] = []
+        self._reads: list[Awaitable[figures.Reading]] = []
 
     def note(self) -> None:
         """Read the counters now; called by the load at both edges."""
-        self._reads.append(asyncio.ensure_future(asyncio.to_thread(self._read)))
+        self._reads.append(asyncio.ensure_future(asyncio.to_thread(reading, self._engine)))
 
-    def _read(self) -> tuple[float, Counters]:
-        """(time in the middle of the reading in s, the counters)."""
-        before = time.perf_counter()
-        counters = self._engine.counters()
-        return (before + time.perf_counter()) / 2, counters
-
-    async def figures(self) -> dict[str, Any]:
-        """`server_tok_s`: the count's rise over the time between the readings; `server_active_avg`: of its gauge.
-
-        `acceptance_length`: tokens a step of speculative decoding, the one that is always right included.
-        """
-        (t0, first), (t1, last) = [await read for read in self._reads]
-        rose = last.since(first)
-        gauges = [counters.running for counters in (first, last) if counters.running is not None]
-        return {
-            "server_tok_s": None if rose.generated is None else rose.generated / (t1 - t0),
-            "server_active_avg": sum(gauges) / len(gauges) if gauges else None,
-            "acceptance_length": 1 + rose.accepted / rose.drafts if rose.drafts and rose.accepted is not None else None,
-        }
+    async def readings(self) -> list[figures.Reading]:
+        """What was read, edge by edge."""
+        return [await read for read in self._reads]

@@ -25,7 +25,9 @@ TEXTS = ["server", "phase", "status", "reason", "flags", "ttft_kind", "token_sou
 TEXTS += ["throttle"]
 COUNTS = ["context_tokens", "concurrency", "repeat", "completed", "restarts"]
 SAME_CAPACITY = 0.02
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+# What a spreadsheet takes for a formula's beginning, wide forms included, and after what: where semicolons or tabs
+# part cells, a cell begins after each of them, whatever is in quotes here.
+_FORMULA = r"(^|[;\t])(\s*)(?=[=+\-@＝＋－＠])"
 
 
 def read_cells(paths: list[Path]) -> list[dict[str, Any]]:
@@ -58,8 +60,8 @@ def csv_text(frame: pd.DataFrame) -> str:
     """The table as CSV; no text in it can be taken for a formula by a spreadsheet."""
     safe = frame.copy()
     for column in TEXTS:
-        text = safe[column].fillna("").str.replace(r"[\r\n]+", " ", regex=True)
-        safe[column] = text.where(~text.str.startswith(_FORMULA_STARTS), "'" + text)
+        text = safe[column].fillna("").str.replace(r"[\x00-\x1f\x7f-\x9f]+", " ", regex=True).str.strip()
+        safe[column] = text.str.replace(_FORMULA, r"\1\2'", regex=True)
     return safe.to_csv(index=False, lineterminator="\n", float_format="%.9g")
 
 
@@ -74,6 +76,21 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     figures = [column for column in COLUMNS if column not in TEXTS + COUNTS]
     kinds = dict.fromkeys(TEXTS, "string") | dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(figures, "Float64")
     return frame.astype(kinds)
+
+
+class MixedError(Exception):
+    """Cells that may not stand on one page; the message is one line."""
+
+
+def refuse_mixed(cells: list[dict[str, Any]]) -> None:
+    """For `report.strict`: raise MixedError where a server's cells measured different things."""
+    for server, odd in odd_fingerprints(cells).items():
+        names = [name for some in odd.values() for name in some]
+        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        raise MixedError(
+            f"report.strict: {shown} of {server} measured something else ({', '.join(odd)}) than its other cells:"
+            f" delete results/servers/{server} and run again, or say strict: false"
+        )
 
 
 def odd_fingerprints(cells: list[dict[str, Any]]) -> dict[str, dict[str, list[str]]]:

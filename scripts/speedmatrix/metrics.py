@@ -112,9 +112,9 @@ def ttft_kind(cached_share: float | None) -> str:
 
 
 def cached_share(streams: list[Stream]) -> float | None:
-    """Cached / prompt tokens over all streams; None where any stream does not tell (unknown is not 0)."""
+    """Cached / prompt tokens over all streams; None where any does not tell, or tells more than its prompt had."""
     known = [(one.cached_tokens, one.prompt_tokens) for one in streams if one.t_ns]
-    pairs = [(cached, prompt) for cached, prompt in known if cached is not None and prompt]
+    pairs = [(cached, prompt) for cached, prompt in known if cached is not None and prompt and cached <= prompt]
     if not pairs or len(pairs) < len(known):
         return None
     return sum(cached for cached, _ in pairs) / sum(prompt for _, prompt in pairs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,8 +11,10 @@ from typing import Any
 
 import aiohttp
 
-from speedmatrix import retry, sse
+from speedmatrix import retry, untrusted
 from speedmatrix.load import LoadError, Opener
+
+ERROR_BYTES, ERROR_S = 2**16, 10.0  # of an answer that is no stream: read for its message
 
 
 def session(headers: dict[str, str], verify_tls: bool | str = True) -> aiohttp.ClientSession:
@@ -77,26 +79,39 @@ async def _post(
     broken = False
     while True:
         try:
-            answer = await http.post(url, data=body, trace_request_ctx=started)
+            answer = await http.post(url, data=body, trace_request_ctx=started, allow_redirects=False)
+        except aiohttp.ClientResponseError as error:
+            said = untrusted.line(error.message)
+            raise LoadError(f"the server's answer is no HTTP that can be read: {said}") from None
         except aiohttp.ClientError as error:
             if broken:
                 raise LoadError(f"the server can't be reached: {type(error).__name__}") from None
             broken = True
             continue
-        if answer.status == 200:
+        packed = answer.headers.get("Content-Encoding", "identity")
+        if answer.status == 200 and packed.lower() == "identity":
             return answer
-        text = await answer.text(errors="replace")
+        said = f"packed ({packed}) though that was not asked for" if answer.status == 200 else await _message(answer)
+        answer.close()
         wait = answer.status in retry.BUSY and patient() and asyncio.get_running_loop().time() < deadline
         if not wait:
-            raise LoadError(f"HTTP {answer.status}: {_message(text)}")
+            raise LoadError(f"HTTP {answer.status}: {untrusted.line(said)}")
         await asyncio.sleep(retry.after_s(answer.headers.get("Retry-After")))
 
 
-def _message(text: str) -> str:
+async def _message(answer: aiohttp.ClientResponse) -> str:
+    """What an answer that is no stream says, by its beginning."""
+    if 300 <= answer.status < 400:
+        return f"it sends elsewhere ({answer.headers.get('Location')}): name the address that answers itself in url"
+    text = b""
+    with contextlib.suppress(TimeoutError, aiohttp.ClientError):
+        async with asyncio.timeout(ERROR_S):
+            while len(text) < ERROR_BYTES and (part := await answer.content.readany()):
+                text += part
     try:
-        return sse.error_message(json.loads(text))
+        return untrusted.message(untrusted.loads(text))
     except ValueError:
-        return sse.error_message(text[:1000])
+        return untrusted.message(text)
 
 
 async def _chunks(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

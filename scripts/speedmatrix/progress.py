@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +59,15 @@ def _known(config: Config, name: str) -> estimate.Speeds:
 
 def results(config: Config, server: str | None = None) -> list[dict[str, Any]]:
     """The cell JSONs of the config's cells that are there and whole, in the config's order."""
+    return results_of(cell for cell in config.cells() if server in (None, cell.server))
+
+
+def results_of(cells: Iterable[Cell]) -> list[dict[str, Any]]:
+    """The JSONs of these cells that are there and whole, in the given order."""
     found = []
-    for cell in config.cells():
-        if server in (None, cell.server) and Path(cell.path).exists():
-            try:
-                found.append(store.read_cell(Path(cell.path)))
-            except store.StoreError:
-                continue  # merge names it; a progress line must not fail on it
+    for cell in cells:
+        with contextlib.suppress(store.StoreError):  # merge names it; a progress line must not fail on it
+            found += [store.read_cell(Path(cell.path))] if Path(cell.path).exists() else []
     return found
 
 

@@ -13,6 +13,7 @@ from speedmatrix import corpus, sizing
 
 PREFIX_TOKENS = 16  # of every request from the nonce, so that no prefix cache ever holds it
 _SAMPLE_CHARACTERS = 4096
+_MOST_CHARACTERS = 64  # of a token: what gives fewer tokens is no tokenizer
 Tokenize = Callable[[str, bool], list[int]]
 Prompt = list[int] | str
 
@@ -126,14 +127,21 @@ def build_text(length: int, seed: int, nonce: str, count: Callable[[str], int]) 
 
 
 def build(length: int, seed: int, nonce: str, tokenize: Tokenize) -> Ids:
-    """Prompts of `length` tokens. `tokenize(text, with_special)` is the server's own tokenizer."""
+    """Prompts of `length` tokens. `tokenize(text, with_special)` is the server's own tokenizer.
+
+    Raises sizing.SizeError where that gives next to no tokens, however long the text.
+    """
     opening = tokenize("", True)
     closing = tokenize(corpus.CONTINUE, False)
     wanted = length + 4096  # room for different requests to start at different places
     sample = tokenize(corpus.text(seed, _SAMPLE_CHARACTERS), False)
+    if len(sample) * _MOST_CHARACTERS < _SAMPLE_CHARACTERS:
+        raise sizing.SizeError(f"{_SAMPLE_CHARACTERS} characters have {len(sample)} tokens by the server's tokenizer")
     characters = _SAMPLE_CHARACTERS * wanted // len(sample)
     body: list[int] = sample
     while len(body) < wanted:
         characters += characters // 8 + 1
+        if characters > _MOST_CHARACTERS * wanted:
+            raise sizing.SizeError(f"{characters} characters have {len(body)} tokens by the server's tokenizer")
         body = tokenize(corpus.text(seed, characters), False)
     return Ids(length, nonce, opening, body[:wanted], closing)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from dataclasses import asdict
@@ -22,8 +21,9 @@ from speedmatrix import (
     tokenizing,
 )
 from speedmatrix.cells import Capacity, Cell
-from speedmatrix.config import Config, Server, canonical
+from speedmatrix.config import Config, Server
 from speedmatrix.dialect import Dialect
+from speedmatrix.digests import digest
 from speedmatrix.engines import Engine, EngineError, Facts, engine_for, recognised
 from speedmatrix.history import history_dir
 from speedmatrix.serverstate import LaunchSpec, ServerState
@@ -133,7 +133,7 @@ def health(config: Config, name: str, launched: Path, output: Path) -> None:
         "requests": dialect.as_json(),
         "first_answer_s": first_answer_s,
         "hardware": machine,
-        "fingerprint": fingerprint(identity),
+        "fingerprint": digest(identity),
         "identity": identity,
     }
     store.write_json(output, result)
@@ -155,7 +155,7 @@ def read_facts(engine: Engine) -> Facts:
         if error.status not in (404, 405, 501):
             raise SweepError(str(error)) from error
         raise _other_engine(engine, str(error)) from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise _other_engine(engine, repr(error)) from error
 
 
@@ -204,11 +204,6 @@ def identity_of(server: Server, facts: Facts, machine: dict[str, Any]) -> dict[s
         "tool_version": VERSION,
         "client_host": hardware.client_host(),
     }
-
-
-def fingerprint(identity: dict[str, Any]) -> str:
-    """12 hex digits that two cells share only if they measured the same."""
-    return hashlib.sha256(canonical(identity).encode()).hexdigest()[:12]
 
 
 def known_capacity(known: dict[str, Any]) -> Capacity:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from speedmatrix import untrusted
+
 MAX_EVENT_BYTES = 8 * 1024 * 1024  # a stream that never ends an event must not eat the memory
+MAX_TOKENS = 10**9  # of one stream, as usage may tell; what says more says nothing
 DONE = b"[DONE]"
 
 
@@ -74,7 +76,7 @@ class Decoder:
 
     def _add(self, data: bytes) -> None:
         self._data.append(data)
-        self._size += len(data)
+        self._size += len(data) + 1  # lines without anything in them fill the memory, too
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -91,7 +93,9 @@ class Event(msgspec.Struct, frozen=True):
 
 # The shape of the events that servers do send, so that one costs a microsecond. What has another shape is no error:
 # `parse_odd` reads it. Nothing may be null here where null says something else than absence.
-Told = int | msgspec.UnsetType
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
+Told = Count | msgspec.UnsetType
+Ms = Annotated[float, msgspec.Meta(ge=0, le=untrusted.MAX_MS)]
 UNSET = msgspec.UNSET
 
 
@@ -113,8 +117,8 @@ class _Details(msgspec.Struct, gc=False):
 
 
 class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
     prompt_tokens_details: _Details | None = None
 
 
@@ -122,7 +126,7 @@ class _Timings(msgspec.Struct, gc=False):
     predicted_n: Told = UNSET
     prompt_n: Told = UNSET
     cache_n: Told = UNSET
-    prompt_ms: float | None = None
+    prompt_ms: Ms | None = None
 
 
 class _Shape(msgspec.Struct, gc=False):
@@ -140,7 +144,7 @@ def parse(data: bytes) -> Event:
     """What one event says. StreamError for an error object inside the stream and for what is no completion's event."""
     try:
         said = _decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return parse_odd(data)
     choice = said.choices[0] if said.choices else _CHOICE
     delta, usage, timings = choice.delta or _DELTA, said.usage or _USAGE, said.timings or _TIMINGS
@@ -159,32 +163,33 @@ def parse(data: bytes) -> Event:
 def parse_odd(data: bytes) -> Event:
     """`parse` for events of any shape, slowly."""
     try:
-        raw = json.loads(data)
+        raw = untrusted.loads(data)
     except ValueError:
-        raise StreamError(f"an event of the stream is no JSON: {_shown(data)}") from None
+        raise StreamError(f"an event of the stream is no JSON: {untrusted.message(data)}") from None
     if not isinstance(raw, dict):
-        raise StreamError(f"an event of the stream is no JSON object: {_shown(data)}")
+        raise StreamError(f"an event of the stream is no JSON object: {untrusted.message(data)}")
     if raw.get("error"):
-        raise StreamError(f"the server ended the stream with an error: {error_message(raw)}")
+        raise StreamError(f"the server ended the stream with an error: {untrusted.message(raw)}")
     try:
         return _odd(raw)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise StreamError(f"an event of the stream is no completion's: {_shown(data)}") from None
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        raise StreamError(f"an event of the stream is no completion's: {untrusted.message(data)}") from None
 
 
 def _odd(raw: dict[str, Any]) -> Event:
     choice = (raw.get("choices") or [{}])[0]
     usage = raw.get("usage") or {}
     timings = raw.get("timings") or {}
-    running = timings.get("predicted_n", usage.get("completion_tokens"))
+    running = _count(timings.get("predicted_n", usage.get("completion_tokens")))
+    finish = choice.get("finish_reason")
     text, tools = _carried(choice)
     return Event(
         visible=bool(text or tools),
         running=running or None,  # usage of zeros is how some servers say nothing
         prompt_tokens=_prompt(usage, timings),
         cached_tokens=_cached(usage, timings),
-        finish=choice.get("finish_reason"),
-        prompt_ms=timings.get("prompt_ms"),
+        finish=finish if isinstance(finish, str) else untrusted.line(str(finish)) if finish else None,
+        prompt_ms=untrusted.ms(timings.get("prompt_ms")),
         text=text if isinstance(text, str) else "",
     )
 
@@ -196,28 +201,22 @@ def _carried(choice: dict[str, Any]) -> tuple[Any, Any]:
     return next((text for text in texts if text), ""), delta.get("tool_calls")
 
 
+def _count(value: Any) -> int | None:
+    return untrusted.count(value, MAX_TOKENS)
+
+
 def _prompt(usage: dict[str, Any], timings: dict[str, Any]) -> int | None:
-    if "prompt_n" in timings:  # llama.cpp tells it from the first event on, its usage only with the last
-        return int(timings["prompt_n"]) + int(timings.get("cache_n", 0))
-    return usage.get("prompt_tokens") or None
+    if "prompt_n" not in timings:
+        return _count(usage.get("prompt_tokens")) or None
+    told = _count(timings["prompt_n"])  # llama.cpp tells it from the first event on, its usage only with the last
+    if told is None:
+        raise ValueError("prompt_n is no count")
+    return told + (_count(timings.get("cache_n")) or 0)
 
 
 def _cached(usage: dict[str, Any], timings: dict[str, Any]) -> int | None:
     details = usage.get("prompt_tokens_details") or {}
-    cached = details.get("cached_tokens", timings.get("cache_n"))
-    return cached if isinstance(cached, int) else None
-
-
-def error_message(raw: Any) -> str:
-    """The server's message in an error object, in one line of at most 300 characters."""
-    error = raw.get("error", raw) if isinstance(raw, dict) else raw
-    message = error.get("message", error) if isinstance(error, dict) else error
-    return _shown(str(message))
-
-
-def _shown(text: str | bytes) -> str:
-    words = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    return " ".join(words.split())[:300]
+    return _count(details.get("cached_tokens", timings.get("cache_n")))
 
 
 class Counter:

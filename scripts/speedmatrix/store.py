@@ -18,12 +18,16 @@ import jsonschema
 
 from speedmatrix import hosts
 from speedmatrix.cells import Cell
-from speedmatrix.configfile import SCHEMAS
-from speedmatrix.history import history_dir
+from speedmatrix.configfile import SCHEMAS, whole_patterns
+from speedmatrix.history import new_path
 
 
 class StoreError(Exception):
-    """A file can't be used; the message is one line that names it and says what to do."""
+    """A file can't be used; the message is one line that names it and says what to do; `what` is its middle."""
+
+    def __init__(self, path: Path | str, what: str, advice: str = "delete it and run again") -> None:
+        super().__init__(f"{path} {what}: {advice}")
+        self.what = what
 
 
 class Occupied(Exception):
@@ -36,8 +40,8 @@ def utc_now() -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` so that `path` holds all of it or stays as it was."""
-    write_bytes(path, text.encode())
+    """Write `text` so that `path` holds all of it or stays as it was; half a surrogate pair becomes its escape."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -63,18 +67,20 @@ def read_json(path: Path) -> Any:
     """A JSON file's value. StoreError with one line when it is not whole."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path} can't be read ({_cause(error)}): delete it and run again") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise StoreError(path, f"can't be read ({_cause(error)})") from None
 
 
-def _cause(error: OSError | ValueError) -> str:
+def _cause(error: OSError | ValueError | RecursionError) -> str:
     return (error.strerror or "unreadable") if isinstance(error, OSError) else "not valid JSON"
 
 
 @cache
-def schema(kind: str) -> jsonschema.Draft202012Validator:
+def schema(kind: str) -> Any:
     """The validator of JSONs of a kind: cell, launch, health."""
-    return jsonschema.Draft202012Validator(json.loads((SCHEMAS / f"{kind}.schema.json").read_text(encoding="utf-8")))
+    return whole_patterns(jsonschema.Draft202012Validator)(
+        json.loads((SCHEMAS / f"{kind}.schema.json").read_text(encoding="utf-8"))
+    )
 
 
 def read_valid(path: Path, kind: str) -> dict[str, Any]:
@@ -84,7 +90,7 @@ def read_valid(path: Path, kind: str) -> dict[str, Any]:
     if error is not None:
         where = ".".join(map(str, error.absolute_path)) or "the file"
         said = error.message if len(error.message) <= 120 else f"{error.validator} is not met"
-        raise StoreError(f"{path} is no valid {kind} file ({where}: {said}): delete it and run again")
+        raise StoreError(path, f"is no valid {kind} file ({where}: {said})")
     return dict(raw)
 
 
@@ -93,7 +99,7 @@ def read_cell(path: Path) -> dict[str, Any]:
     raw = read_valid(path, "cell")
     own = Cell(*(raw[key] for key in ("server", "phase", "context_tokens", "concurrency", "repeat"))).path
     if path.parts[-2:] != Path(own).parts[-2:]:
-        raise StoreError(f"{path} holds another cell ({own}): delete it and run again")
+        raise StoreError(path, f"holds another cell ({own})")
     return raw
 
 
@@ -101,15 +107,10 @@ def write_cell(cell: Cell, result: dict[str, Any]) -> None:
     """Write a cell's JSON, first into results/history, where every attempt stays, then into its place."""
     error = next(iter(schema("cell").iter_errors(result)), None)
     if error is not None:
-        raise StoreError(f"{cell.name}: a result that its own schema refuses: {error.message[:200]}")
-    write_json(history_path(cell), result)
+        what = f"would hold what its own schema refuses ({error.message[:200]})"
+        raise StoreError(cell.path, what, "a fault of this program, please report it")
+    write_json(new_path(cell, datetime.now(UTC)), result)
     write_json(Path(cell.path), result)
-
-
-def history_path(cell: Cell) -> Path:
-    """A new name in results/history for an attempt at `cell` that ends now."""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    return history_dir(cell) / f"{cell.name}.{stamp}.json"
 
 
 @contextlib.contextmanager

@@ -25,8 +25,9 @@ from speedmatrix import (
 from speedmatrix.cells import Capacity, Cell, Plan, plan
 from speedmatrix.config import Config, Server
 from speedmatrix.dialect import Dialect
+from speedmatrix.digests import digest
 from speedmatrix.engines import Engine, Facts, engine_for
-from speedmatrix.history import attempts, failed_attempts
+from speedmatrix.history import attempts, failed_attempts, set_aside
 from speedmatrix.servers import SweepError
 
 NOT_STARTED = "server did not start"
@@ -92,9 +93,10 @@ def _keep(cell: Cell, attempt: _Attempt) -> None:
     result, folder = attempt.result, Path(cell.path).parent
     arrived, sampled = folder / f"{cell.name}.arrivals.npz", folder / f"{cell.name}.telemetry.csv"
     folder.mkdir(parents=True, exist_ok=True)
-    for path, kept in ((arrived, attempt.run), (sampled, attempt.series)):
-        if kept is None and result["reason"] != NOT_STARTED:  # else it stays: what was measured before may count again
-            path.unlink(missing_ok=True)
+    if result["reason"] != NOT_STARTED:  # else what was measured before may count again, with what lies beside it
+        set_aside(cell)
+        arrived.unlink(missing_ok=True)
+        sampled.unlink(missing_ok=True)
     if attempt.run is not None:
         result["arrivals"] = arrived.name
         arrivals.save(attempt.run, arrived)
@@ -226,7 +228,7 @@ def _found(up: _Up, boot_id: str | None) -> dict[str, Any]:
         "boot_id": boot_id,
         "kv_capacity_tokens": up.facts.capacity.kv_tokens,
         "identity": up.identity,
-        "fingerprint": servers.fingerprint(up.identity),
+        "fingerprint": digest(up.identity),
     }
 
 

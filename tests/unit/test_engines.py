@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import pytest
+import requests
 
 from speedmatrix import servers
 from speedmatrix.cells import Capacity
 from speedmatrix.config import Server
-from speedmatrix.engines import ENGINES, Counters, EngineError, OpenAI, Vllm
+from speedmatrix.engines import ENGINES, Counters, EngineError, OpenAI, Vllm, http
 from speedmatrix.engines.sglang import SGLang
 
 
@@ -92,10 +93,8 @@ def test_vllms_counters_are_summed_over_engines_and_unknown_is_not_zero():
     assert vllm("").requests_inside() is None and vllm("").counters() == Counters()
 
 
-def test_counters_since_are_rises_and_unknown_where_there_is_none():
-    before = Counters(running=9, generated=10, drafts=1, preemptions=5)
-    after = Counters(running=2, generated=110, accepted=5, preemptions=3)  # a restarted server counts from 0 again
-    assert after.since(before) == Counters(generated=100)
+def test_what_the_server_told_is_kept_by_name_and_nothing_else():
+    assert Counters(running=0, generated=10).told(1.5) == {"t_s": 1.5, "running": 0, "generated": 10}
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -119,18 +118,16 @@ def test_of_an_openai_server_only_what_the_config_says_is_known():
 
 
 def test_a_kept_connection_that_the_server_dropped_is_no_fault(monkeypatch):
-    import requests
-
     made = Vllm(Server("s", "vllm", "http://127.0.0.1:9", None, None, None, {}, Capacity(), None))
     tried = []
 
-    def once_dropped(method, url, **more):
+    def once_dropped(_session, _method, url, _body, _timeout_s):
         tried.append(url)
         if len(tried) == 1:
             raise requests.ConnectionError("Remote end closed connection without response")
         return Answer({"data": [{"id": "m"}]})
 
-    monkeypatch.setattr(made._session, "request", once_dropped)
+    monkeypatch.setattr(http, "fetch", once_dropped)
     assert made.model() == "m" and len(tried) == 2
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from speedmatrix import measure
+from speedmatrix import figures, measure
 from speedmatrix.cells import Capacity, Cell
 from speedmatrix.config import Server, parse
 from speedmatrix.engines import Counters, EngineError, LlamaCpp
@@ -73,14 +73,7 @@ def test_no_model_at_all():
 
 def edges(first: Counters, last: Counters) -> dict:
     """What the counters at the window's two edges, ten seconds apart, give."""
-
-    async def noted():
-        made = measure._Edges(engine())
-        for t, counters in ((0.0, first), (10.0, last)):
-            made._reads.append(asyncio.sleep(0, (t, counters)))
-        return await made.figures()
-
-    return asyncio.run(noted())
+    return figures.by_server(first.told(0.0), last.told(10.0))
 
 
 def test_the_servers_own_speed_and_the_acceptance_length_of_speculative_decoding():

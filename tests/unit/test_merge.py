@@ -253,3 +253,17 @@ def test_a_kv_cache_of_another_size_is_named_from_two_percent_on():
     odd = merge.odd_fingerprints([*same, sized(880_000, 16)])
     assert odd == {"vllm": {"0123456789ab, KV cache of 880,000 tokens": ["decode-8K-x16"]}}
     assert merge.odd_fingerprints([sized(None, 1), sized(900_000, 2)]) == {}
+
+
+def test_a_strict_page_is_refused_where_a_servers_cells_measured_different_things():
+    same = [samples.cell(concurrency=n, figures={"total_tok_s": 1.0}) for n in (1, 2, 4)]
+    merge.refuse_mixed(same)
+    merge.refuse_mixed([*same, samples.cell(server="other", fingerprint="f" * 12, figures={"total_tok_s": 1.0})])
+    merge.refuse_mixed([*same, samples.cell(concurrency=8, fingerprint="f" * 12, status="failed")])  # has no figure
+    odd = samples.cell(concurrency=8, fingerprint="f" * 12, figures={"total_tok_s": 1.0})
+    with pytest.raises(merge.MixedError) as caught:
+        merge.refuse_mixed([*same, odd])
+    assert str(caught.value) == (
+        "report.strict: decode-8K-x8 of vllm measured something else (ffffffffffff) than its other cells:"
+        " delete results/servers/vllm and run again, or say strict: false"
+    )

@@ -322,10 +322,9 @@ def test_a_wrong_config_is_one_line_and_nothing_is_launched(sweep, change, said)
     assert "Traceback" not in output
 
 
-def test_plan_measures_nothing(sweep):
-    sweep.config["matrix"]["decode"]["contexts"] = [256, 512, "1K"]
+def planned(sweep: Sweep) -> str:
+    """What `make plan` says of the sweep's config as it is now."""
     sweep.config_file.write_text(yaml.safe_dump(sweep.config))
-    before = sweep.attempts()
     script, snakefile = str(ROOT / "scripts/plan.py"), str(ROOT / "Snakefile")
     told = subprocess.run(
         [sys.executable, script, "--configfile", str(sweep.config_file), "--snakefile", snakefile],
@@ -335,6 +334,22 @@ def test_plan_measures_nothing(sweep):
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
     )
     assert told.returncode == 0, told.stdout + told.stderr
-    assert "3 of 11 cells would be measured (tiny/decode-512-x1, tiny/decode-512-x2, tiny/decode-512-x4)" in told.stdout
-    assert "decode        3" in told.stdout or "decode 3" in " ".join(told.stdout.split())
+    return told.stdout
+
+
+def test_plan_measures_nothing(sweep):
+    sweep.config["matrix"]["decode"]["contexts"] = [256, 512, "1K"]
+    before = sweep.attempts()
+    told = planned(sweep)
+    assert "3 of 11 cells would be measured (tiny/decode-512-x1, tiny/decode-512-x2, tiny/decode-512-x4)" in told
+    assert "decode        3" in told or "decode 3" in " ".join(told.split())
+    assert "measured anew" not in told
     assert sweep.attempts() == before
+
+
+def test_plan_counts_the_figures_that_a_change_would_replace(sweep):
+    sweep.config["measure"]["duration_s"] = 2
+    # Six decode cells, of which the one over capacity has no figures.
+    told = planned(sweep)
+    assert "6 of 8 cells would be measured" in told
+    assert "5 of them have figures already and would be measured anew; those stay in results/history." in told

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from speedmatrix.config import Server
 from speedmatrix.dialect import Dialect
-from speedmatrix.engines.base import Engine, EngineError, Facts
+from speedmatrix.engines.base import Engine, Facts
 from speedmatrix.engines.counters import Counters
+from speedmatrix.engines.http import EngineError
 from speedmatrix.engines.llamacpp import LlamaCpp
 from speedmatrix.engines.openai import OpenAI
 from speedmatrix.engines.sglang import SGLang

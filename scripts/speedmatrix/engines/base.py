@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import requests
-import urllib3
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from speedmatrix import redact, retry, sse
+from speedmatrix import redact, sse, untrusted
 from speedmatrix.cells import Capacity
 from speedmatrix.config import Server
 from speedmatrix.dialect import Dialect, Refusal
+from speedmatrix.engines import prometheus
+from speedmatrix.engines.answers import Answer
 from speedmatrix.engines.counters import Counters
+from speedmatrix.engines.http import Answered, EngineError, Http
 
-TIMEOUT_S = 10.0
-REQUEST_TIMEOUT_S = 3600.0  # of a completion read to its end: a long prompt on a slow machine
-MAX_BODY_BYTES = 64 * 1024 * 1024
-
-
-class EngineError(Exception):
-    """The server did not answer as its engine should; the message is one line for the person. `status`: of HTTP."""
-
-    status: int | None = None
+_MODEL_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
@@ -39,19 +30,13 @@ class Facts:
     capacity: Capacity
 
 
-class Engine(ABC):
+class Engine(Http, ABC):
     """One server, through its engine's eyes. Methods raise EngineError; what the server does not tell is None."""
 
     def __init__(self, server: Server, dialect: Dialect | None = None) -> None:
-        self.server = server
+        super().__init__(server)
         self.dialect = dialect or Dialect()
-        self._session = requests.Session()
-        self._session.headers.update(server.headers)
-        self._session.verify = server.verify_tls
-        if server.verify_tls is False:  # as the config asks for: no warning at every request
-            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         self._model: str | None = None
-        self._session.trust_env = False  # a proxy variable must not come between us and what we measure
 
     @property
     def completions_url(self) -> str:
@@ -102,14 +87,14 @@ class Engine(ABC):
         """Fields of a request that give it an id, where the server aborts by id."""
         return {}
 
-    def abort(self, request_ids: Iterable[str]) -> None:  # noqa: B027 (most engines need nothing)
+    def abort(self, request_ids: Iterable[str]) -> None:
         """End these requests at the server, where hanging up does not do it."""
 
     def ask(self, dialect: Dialect, prompt: list[int] | str, extra: dict[str, Any]) -> Refusal | None:
         """One small request in `dialect`, to its end; how it was refused, or None. `extra`: the config's own fields."""
         try:
             self._counted(self.body(prompt, 2, dialect) | extra, dialect)
-        except _Answered as answered:
+        except Answered as answered:
             if answered.status in (401, 403) or (answered.status >= 500 and answered.status != 501):
                 raise
             return Refusal(answered.status, answered.said)
@@ -140,16 +125,24 @@ class Engine(ABC):
         self._model = self._model or self._find_model()
         return self._model
 
+    def listed(self) -> list[dict[str, Any]]:
+        """The entries of /v1/models that have a name."""
+        listed = self._object("GET", "/v1/models").get("data")
+        entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+        return [entry for entry in entries if isinstance(entry.get("id"), str)]
+
     def _find_model(self) -> str:
-        names = [str(entry.get("id")) for entry in self._json("GET", "/v1/models").get("data", [])]
+        names = [entry["id"] for entry in self.listed()]
         wanted = self.server.model
+        shown = untrusted.line(", ".join(names)) or "none"
         if wanted and wanted not in names:
-            raise EngineError(f"{self.server.url} does not serve {wanted!r}; it lists: {', '.join(names)}")
+            raise EngineError(f"{self.server.url} does not serve {wanted!r}; it lists: {shown}")
         if not wanted and len(names) != 1:
-            listed = ", ".join(names) or "none"
             raise EngineError(
-                f"servers.{self.server.name}.model: name the model to measure; {self.server.url} lists: {listed}"
+                f"servers.{self.server.name}.model: name the model to measure; {self.server.url} lists: {shown}"
             )
+        if len(wanted or names[0]) > _MODEL_CHARACTERS:
+            raise EngineError(f"{self.server.url} lists a model whose name has over {_MODEL_CHARACTERS} characters")
         return wanted or names[0]
 
     def with_config(self, facts: Facts) -> Facts:
@@ -157,44 +150,21 @@ class Engine(ABC):
         stated = self.server.capacity
         over = {key: value for key, value in vars(stated).items() if value != getattr(Capacity(), key)}
         said = {key: redact.redact_text(v) if isinstance(v, str) else v for key, v in self.server.facts.items()}
-        return Facts(facts.served | said, replace(facts.capacity, **over))
+        told = {key: untrusted.fact(value) for key, value in facts.served.items()}
+        known = replace(
+            facts.capacity,
+            kv_tokens=untrusted.positive(facts.capacity.kv_tokens),
+            max_context=untrusted.positive(facts.capacity.max_context),
+            max_concurrency=untrusted.positive(facts.capacity.max_concurrency),
+        )
+        return Facts(told | said, replace(known, **over))
 
-    def _call(self, method: str, path: str, body: Any = None, timeout_s: float = TIMEOUT_S) -> requests.Response:
-        url = self.server.url + path
-        try:
-            answer = self._request(method, url, body, timeout_s)
-        except requests.RequestException as error:
-            raise EngineError(f"{url} can't be reached: {_cause(error)}") from None
-        if answer.status_code != 200:
-            advice = ""
-            if answer.status_code in (401, 403):
-                advice = f": name the variable that holds the key in servers.{self.server.name}.api_key_env"
-            raise _Answered(answer, f"{url} answered {answer.status_code} ({_said(answer)}){advice}")
-        return answer
-
-    def _patiently(self, method: str, path: str, body: Any) -> requests.Response:
-        """A request for which a server that is busy (429, 503) is waited for."""
-        deadline = time.monotonic() + retry.PATIENCE_S
-        while True:
-            try:
-                return self._call(method, path, body, timeout_s=REQUEST_TIMEOUT_S)
-            except _Answered as answered:
-                if answered.status not in retry.BUSY or time.monotonic() > deadline:
-                    raise
-                time.sleep(answered.retry_s)
-
-    def _request(self, method: str, url: str, body: Any, timeout_s: float) -> requests.Response:
-        try:
-            return self._session.request(method, url, json=body, timeout=timeout_s)
-        except requests.ConnectionError:  # a kept connection that the server has dropped meanwhile: on a new one
-            return self._session.request(method, url, json=body, timeout=timeout_s)
-
-    def _json(self, method: str, path: str, body: Any = None) -> Any:
-        answer = self._call(method, path, body)
-        try:
-            return answer.json()
-        except ValueError:
-            raise EngineError(f"{self.server.url}{path} answered something that is no JSON: {_said(answer)}") from None
+    def _token_ids(self, path: str, body: Any) -> list[int]:
+        """The token ids that `path` answers with."""
+        ids = self._object("POST", path, body).get("tokens")
+        if not isinstance(ids, list) or any(untrusted.count(one, 2**31) is None for one in ids):
+            raise EngineError(f"{self.server.url}{path} answered with something else than token ids")
+        return [int(one) for one in ids]
 
     def _totals(self) -> dict[str, float]:
         """Prometheus metrics by name, summed over their labels (engines, ranks)."""
@@ -210,34 +180,10 @@ class Engine(ABC):
     def _samples(self) -> list[Sample]:
         """All of /metrics; nothing where it is off, or where a proxy answers with something else."""
         try:
-            families = list(text_string_to_metric_families(self._call("GET", "/metrics").text))
-        except (EngineError, ValueError):
+            return prometheus.samples(self._call("GET", "/metrics").text)
+        except EngineError:
             return []
-        return [sample for family in families for sample in family.samples]
 
 
-class _Answered(EngineError):
-    """The server answered, but not with 200."""
-
-    def __init__(self, answer: requests.Response, line: str) -> None:
-        super().__init__(line)
-        self.status: int = answer.status_code
-        self.said = _said(answer)
-        self.retry_s = retry.after_s(answer.headers.get("Retry-After"))
-
-
-def _events(answer: requests.Response) -> Iterator[sse.Event]:
+def _events(answer: Answer) -> Iterator[sse.Event]:
     return (sse.parse(data) for data in sse.Decoder().feed(answer.content) if data != sse.DONE)
-
-
-def _cause(error: requests.RequestException) -> str:
-    if isinstance(error, requests.exceptions.SSLError):
-        return "its certificate is not trusted (verify_tls: a file with those to trust, or false)"
-    return "no answer in time" if isinstance(error, requests.Timeout) else "no connection"
-
-
-def _said(answer: requests.Response) -> str:
-    try:
-        return sse.error_message(answer.json())
-    except ValueError:
-        return sse.error_message(answer.text[:1000])

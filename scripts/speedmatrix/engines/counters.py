@@ -22,13 +22,6 @@ class Counters:
     prefill_s: float | None = None
     prefills: float | None = None
 
-    def since(self, before: Counters) -> Counters:
-        """By how much each count rose; None where either does not tell, or where it fell: another server counts then.
-
-        Gauges have no rise.
-        """
-        return Counters(**{name: self._rise(name, before) for name in vars(self) if name not in ("running", "waiting")})
-
-    def _rise(self, name: str, before: Counters) -> float | None:
-        first, last = getattr(before, name), getattr(self, name)
-        return None if first is None or last is None or last < first else last - first
+    def told(self, t_s: float) -> dict[str, float]:
+        """What the server told at `t_s`, by name: for keeping."""
+        return {"t_s": t_s} | {name: value for name, value in vars(self).items() if value is not None}

@@ -9,8 +9,9 @@ from typing import Any
 
 from speedmatrix import launching
 from speedmatrix.cells import Capacity
-from speedmatrix.engines.base import Engine, EngineError, Facts
+from speedmatrix.engines.base import Engine, Facts
 from speedmatrix.engines.counters import Counters
+from speedmatrix.engines.http import EngineError
 
 _WORD = re.compile(r"[^\s'\"=]+")
 
@@ -20,7 +21,7 @@ class LlamaCpp(Engine):
 
     def facts(self) -> Facts:
         """From /props and /v1/models; whether slots share one KV pool only the launch command tells."""
-        props = self._json("GET", "/props")
+        props = self._object("GET", "/props")
         model = self.model()
         meta = self._meta(model)
         version, _, commit = str(props.get("build_info") or "").partition("-")
@@ -40,8 +41,8 @@ class LlamaCpp(Engine):
 
     def tokenize(self, text: str, with_special: bool) -> list[int]:
         """Token ids from `/tokenize`."""
-        answer = self._json("POST", "/tokenize", {"content": text, "add_special": with_special, "parse_special": False})
-        return [int(token) for token in answer["tokens"]]
+        body = {"content": text, "add_special": with_special, "parse_special": False}
+        return self._token_ids("/tokenize", body)
 
     def requests_inside(self) -> int | None:
         """Slots that process, from /slots (which can be off); and the deferred ones where /metrics is on."""
@@ -49,7 +50,11 @@ class LlamaCpp(Engine):
             slots = self._json("GET", "/slots")
         except EngineError:
             return None
-        return sum(bool(slot.get("is_processing")) for slot in slots) + int(self.counters().waiting or 0)
+        if not isinstance(slots, list):
+            return None
+        return sum(bool(slot.get("is_processing")) for slot in slots if isinstance(slot, dict)) + int(
+            self.counters().waiting or 0
+        )
 
     def counters(self) -> Counters:
         """From /metrics, where --metrics is on (it is off by default).
@@ -69,8 +74,7 @@ class LlamaCpp(Engine):
         return super().optional_fields() | {"timings_per_token": True}
 
     def _meta(self, model: str) -> dict[str, Any]:
-        entries = self._json("GET", "/v1/models").get("data", [])
-        return next((entry.get("meta") or {} for entry in entries if entry.get("id") == model), {})
+        return next((entry.get("meta") or {} for entry in self.listed() if entry["id"] == model), {})
 
     def _capacity(self, props: dict[str, Any]) -> Capacity:
         """A slot's context is the limit of a request; a unified pool is one slot's context, split ones add up.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from speedmatrix.cells import Capacity
-from speedmatrix.engines.base import Engine, EngineError, Facts
+from speedmatrix.engines.base import Engine, Facts
+from speedmatrix.engines.http import EngineError
 
 
 class OpenAI(Engine):

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from speedmatrix.cells import Capacity
-from speedmatrix.engines.base import Engine, EngineError, Facts
+from speedmatrix.engines.base import Engine, Facts
 from speedmatrix.engines.counters import Counters
+from speedmatrix.engines.http import EngineError
 
 _OPTIONS = {
     "quantization": "quantization",
@@ -41,7 +42,7 @@ class SGLang(Engine):
     def tokenize(self, text: str, with_special: bool) -> list[int]:
         """Token ids from `/tokenize`."""
         body = {"model": self.model(), "prompt": text, "add_special_tokens": with_special}
-        return [int(token) for token in self._json("POST", "/tokenize", body)["tokens"]]
+        return self._token_ids("/tokenize", body)
 
     def counters(self) -> Counters:
         """From /metrics. Generated tokens are left out: SGLang counts them as requests end, not as they are made."""
@@ -64,16 +65,15 @@ class SGLang(Engine):
 
     def _info(self) -> dict[str, Any]:
         try:
-            return dict(self._json("GET", "/server_info"))
+            return self._object("GET", "/server_info")
         except EngineError:  # its name until 2025
-            return dict(self._json("GET", "/get_server_info"))
+            return self._object("GET", "/get_server_info")
 
     def _capacity(self, info: dict[str, Any]) -> Capacity:
         """max_total_num_tokens is each data-parallel rank's, and each context-parallel member's."""
         tokens, ranks = info.get("max_total_num_tokens"), int(info.get("dp_size") or 1)
         share = int(info.get("dcp_size") or 1)
-        entries = self._json("GET", "/v1/models").get("data", [])
-        told = next((entry.get("max_model_len") for entry in entries if entry.get("id") == self.model()), None)
+        told = next((entry.get("max_model_len") for entry in self.listed() if entry["id"] == self.model()), None)
         limit = info.get("context_length") or told
         most = info.get("max_running_requests")
         if not tokens:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from speedmatrix import launching
+from speedmatrix import launching, untrusted
 from speedmatrix.cells import Capacity
 from speedmatrix.engines.base import Engine, Facts
 from speedmatrix.engines.counters import Counters
@@ -39,7 +39,7 @@ class Vllm(Engine):
 
     def facts(self) -> Facts:
         """From /version, /v1/models, /metrics and the launch command's options."""
-        version = str(self._json("GET", "/version")["version"])
+        version = str(self._object("GET", "/version")["version"])
         commit = _COMMIT.search(version)
         model = self.model()
         served = {
@@ -69,7 +69,7 @@ class Vllm(Engine):
     def tokenize(self, text: str, with_special: bool) -> list[int]:
         """Token ids from `/tokenize`."""
         body = {"model": self.model(), "prompt": text, "add_special_tokens": with_special}
-        return [int(token) for token in self._json("POST", "/tokenize", body)["tokens"]]
+        return self._token_ids("/tokenize", body)
 
     def counters(self) -> Counters:
         """From /metrics, summed over engines."""
@@ -78,8 +78,7 @@ class Vllm(Engine):
 
     def _capacity(self, model: str) -> Capacity:
         """kv_cache_size_tokens first: blocks × block size is many times too much for hybrid models."""
-        entries = self._json("GET", "/v1/models").get("data", [])
-        limit = next((entry.get("max_model_len") for entry in entries if entry.get("id") == model), None)
+        limit = next((entry.get("max_model_len") for entry in self.listed() if entry["id"] == model), None)
         engines = self._labels("vllm:cache_config_info")
         told = [_number(labels, "kv_cache_size_tokens") for labels in engines]
         source = "kv_cache_size_tokens"
@@ -96,4 +95,4 @@ class Vllm(Engine):
 
 def _number(labels: dict[str, str], name: str) -> int | None:
     text = labels.get(name, "")
-    return int(text) if text.isdigit() else None
+    return untrusted.count(int(text)) if text.isascii() and text.isdigit() and len(text) < 20 else None
