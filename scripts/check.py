@@ -2,9 +2,11 @@
 
 import sys
 
-from speedmatrix import config, inspection, job
+from speedmatrix import job
 
 with job.job(snakemake.log[0]):
+    from speedmatrix import config, inspection
+
     looking = inspection.Inspection(config.from_environment().cells())
     for finding in looking.look():
         print(finding.line)

@@ -117,7 +117,10 @@ def write_cell(cell: Cell, result: dict[str, Any]) -> None:
 def sole_use(url: str) -> Iterator[None]:
     """Hold the lock of the server at `url`, which all sweeps of this host share. Raises Occupied at once."""
     name = f"speedmatrix-{hashlib.sha256(hosts.server_key(url).encode()).hexdigest()[:16]}.lock"
-    descriptor = os.open(Path(tempfile.gettempdir()) / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    path = Path(tempfile.gettempdir()) / name
+    # Never created anew where it is: in /tmp the kernel forbids that for another user's file, which can well be locked.
+    created = 0 if path.exists() else os.O_CREAT
+    descriptor = os.open(path, created | os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     with os.fdopen(descriptor) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
