@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
 try:
     from speedmatrix import config as sweep_config
-    from speedmatrix import explain, history, progress, servers, supervisor
+    from speedmatrix import cost, explain, history, progress, servers, supervisor
 except ModuleNotFoundError as error:
     sys.exit(f"error: the Python package {error.name} is missing here: `make report` installs everything into .venv")
 

@@ -1,7 +1,7 @@
 # cells            -> results/measurements.csv          all cells, a row each
 # measurements.csv -> results/charts/<name>.json .svg .png
 # cells, facts     -> results/report.html report.md     the page, and the same in short
-CHARTS = ["total-tok-s", "matrix", "request-vs-total", "ttft", "prefill"]
+CHARTS = ["total-tok-s", "matrix", "request-vs-total", "ttft", "prefill", "tokens-per-joule", "power"]
 LIBRARY = Path(workflow.basedir) / "scripts" / "speedmatrix"
 
 
@@ -9,13 +9,15 @@ rule merge:
     input:
         cells=[cell.path for cell in CELLS],
         directories=[f"results/cells/{name}" for name in SWEEP.servers],
-        code=LIBRARY / "merge.py",
+        code=[LIBRARY / "merge.py", LIBRARY / "cost.py"],
     output:
         report("results/measurements.csv", category="Table", caption="../docs/captions/measurements.rst"),
     log:
         "logs/merge.log",
     conda:
         "../envs/report.yaml"
+    params:
+        prices=cost.prices(SWEEP),
     script:
         "../scripts/merge.py"
 

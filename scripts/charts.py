@@ -7,6 +7,6 @@ from speedmatrix import job
 with job.job(snakemake.log[0]):
     from speedmatrix import charts, merge
 
-    table = merge.read_csv(Path(snakemake.input.table))
+    data = charts.data(merge.read_csv(Path(snakemake.input.table)), Path("results/cells"))
     for name, kind in charts.CHARTS.items():
-        charts.write(kind.draw(table), Path("results/charts"), name)
+        charts.write(kind.draw(data), Path("results/charts"), name)

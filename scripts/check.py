@@ -5,9 +5,10 @@ import sys
 from speedmatrix import job
 
 with job.job(snakemake.log[0]):
-    from speedmatrix import config, inspection
+    from speedmatrix import config, cost, inspection
 
-    looking = inspection.Inspection(config.from_environment().cells())
+    settings = config.from_environment()
+    looking = inspection.Inspection(settings.cells(), cost.prices(settings))
     for finding in looking.look():
         print(finding.line)
     print(looking.summary, flush=True)

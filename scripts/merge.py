@@ -7,6 +7,5 @@ from speedmatrix import job
 with job.job(snakemake.log[0]):
     from speedmatrix import merge
 
-    merge.write_csv(
-        merge.table(merge.read_cells([Path(path) for path in snakemake.input.cells])), Path(snakemake.output[0])
-    )
+    cells = merge.read_cells([Path(path) for path in snakemake.input.cells])
+    merge.write_csv(merge.table(cells, snakemake.params.prices), Path(snakemake.output[0]))

@@ -5,15 +5,16 @@ from pathlib import Path
 from speedmatrix import job
 
 with job.job(snakemake.log[0]):
-    from speedmatrix import charts, config, merge, page, progress, servers, store
+    from speedmatrix import charts, config, cost, merge, page, progress, servers, store
 
     settings = config.from_environment()
     partial = snakemake.rule == "partial"
     cells = progress.results(settings) if partial else merge.read_cells([Path(path) for path in snakemake.input.cells])
     if settings.strict:
         merge.refuse_mixed(cells)
-    table = merge.table(cells)
-    drawn = {name: kind.draw(table) for name, kind in charts.CHARTS.items()}
+    table = merge.table(cells, cost.prices(settings))
+    data = charts.data(table, Path("results/cells"))
+    drawn = {name: kind.draw(data) for name, kind in charts.CHARTS.items() if kind.has_data(data)}
     inputs = page.PageInput(
         cells=cells,
         healths={name: servers.known_facts(server) for name, server in settings.servers.items()},
@@ -26,6 +27,7 @@ with job.job(snakemake.log[0]):
         title=settings.title,
         author=settings.author,
         slo=settings.slo,
+        prices=cost.prices(settings),
     )
     output = Path("results/report.partial.html" if partial else snakemake.output.page)
     store.write_text(output, page.render(inputs))

@@ -16,7 +16,7 @@ import pandas as pd
 import vl_convert
 
 from speedmatrix import store
-from speedmatrix.cells import size_name
+from speedmatrix.cells import Cell, size_name
 
 WIDTH, HEIGHT = 520, 320
 PANEL_WIDTH, PANEL_HEIGHT, PANELS_IN_A_ROW = 210, 130, 4
@@ -29,13 +29,13 @@ FONT = "system-ui, sans-serif"
 _HIDDEN = "#f1f1f1"
 alt.data_transformers.disable_max_rows()
 
-Chart = alt.Chart | alt.LayerChart | alt.FacetChart
+Chart = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart
 
 
 def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
     """Plain types for Vega, contexts as `8K`, and repeats of a cell as their median."""
     keys = ["server", "context_tokens", "concurrency"]
-    figures = ["total_tok_s", "request_tok_s", "ttft_ms", "itl_ms"]
+    figures = ["total_tok_s", "request_tok_s", "ttft_ms", "itl_ms", "tok_per_j", "power_avg_w"]
     # A repeat that failed says nothing where another one has figures.
     known = rows.groupby(keys)["total_tok_s"].transform("count") > 0
     shown = rows[rows["total_tok_s"].notna() | ~known]
@@ -204,30 +204,92 @@ def matrix(rows: pd.DataFrame, title: str) -> Chart:
     return _finished(run + not_run + numbers + reasons, rows, title)
 
 
+def tokens_per_joule(rows: pd.DataFrame, title: str) -> Chart:
+    """Output tokens by energy over concurrency, a line each context."""
+    worth = alt.Y("tok_per_j:Q", title="Output tokens per joule", scale=alt.Scale(zero=True))
+    return _lines(rows, title, _concurrency(rows), worth)
+
+
+def power(rows: pd.DataFrame, title: str) -> Chart:
+    """Power and SM clock of each device over one cell: readings in the order of time, the window from 0 s on."""
+    quantities = {"power_w": "Power (W)", "sm_clock_mhz": "SM clock (MHz)"}
+    panels = [_over_time(rows, name, label) for name, label in quantities.items() if rows[name].notna().any()]
+    chart: Chart = alt.vconcat(*panels).properties(title=f"{title}, {rows['cell'].iloc[0]}")
+    return chart
+
+
+def _over_time(rows: pd.DataFrame, name: str, label: str) -> alt.Chart:
+    base = alt.Chart(rows[["t_s", "device", name]].dropna()).encode(
+        x=alt.X("t_s:Q", title="Seconds from the window's start"),
+        y=alt.Y(f"{name}:Q", title=label, scale=alt.Scale(zero=False)),
+        color=alt.Color("device:N", title="Device", scale=alt.Scale(range=CONTEXTS)),
+        tooltip=["device:N", alt.Tooltip("t_s:Q", format=".1f"), alt.Tooltip(f"{name}:Q", format=",.0f")],
+    )
+    lines: alt.Chart = base.mark_line(strokeWidth=1.5).properties(width=WIDTH, height=HEIGHT // 2)
+    return lines
+
+
+@dataclass(frozen=True)
+class Data:
+    """What charts are made of: the table of all cells, and the telemetry of one of them, if there is any."""
+
+    table: pd.DataFrame
+    series: pd.DataFrame
+
+    def cells(self, phase: str, figure: str | None) -> pd.DataFrame:
+        """The cells of the phase, those with the figure where one is named."""
+        rows = _labelled(self.table[self.table["phase"] == phase])
+        return rows[rows[figure] > 0] if figure else rows
+
+
+NO_SERIES = pd.DataFrame({"t_s": [], "device": [], "power_w": [], "sm_clock_mhz": [], "cell": []})
+
+
+def data(table: pd.DataFrame, cells: Path) -> Data:
+    """The table, with the telemetry that lies below `cells` of the fastest decode cell that has any of power."""
+    known = table[(table["phase"] == "decode") & table["power_avg_w"].notna()]
+    keys = ["server", "context_tokens", "concurrency", "repeat"]
+    for server, context, lanes, repeat in known.sort_values("total_tok_s", ascending=False)[keys].to_numpy():
+        cell = Cell(str(server), "decode", int(context), int(lanes), int(repeat))
+        path = cells / cell.server / f"{cell.name}.telemetry.csv"
+        if path.exists():
+            named = f"{cell.server} {cell.label}"
+            return Data(table, pd.read_csv(path).dropna(subset=["power_w"]).assign(cell=named))
+    return Data(table, NO_SERIES)
+
+
 @dataclass(frozen=True)
 class Kind:
-    """A chart: its title, the phase it is of, the figure that its cells must have, and what draws it."""
+    """A chart: its title, which rows it is of, and what draws it."""
 
     title: str
-    phase: str
-    figure: str | None
+    select: Callable[[Data], pd.DataFrame]
     drawn_by: Callable[[pd.DataFrame, str], Chart]
 
-    def draw(self, table: pd.DataFrame) -> Chart:
-        """The chart of a table of all cells; it says so where no cell has data for it."""
-        rows = _labelled(table[table["phase"] == self.phase])
-        rows = rows[rows[self.figure] > 0] if self.figure else rows
+    def draw(self, given: Data) -> Chart:
+        """The chart; it says so where there is no data for it."""
+        rows = self.select(given)
         return _nothing(self.title) if rows.empty else self.drawn_by(rows, self.title)
 
+    def has_data(self, given: Data) -> bool:
+        """Whether there is anything to draw."""
+        return not self.select(given).empty
 
-CHARTS: dict[str, Kind] = {
-    "total-tok-s": Kind("Sustained decode: total output speed by context", "decode", "total_tok_s", total_tok_s),
-    "matrix": Kind("Total tok/s by context and concurrency", "decode", None, matrix),
+
+def _of(phase: str, figure: str | None) -> Callable[[Data], pd.DataFrame]:
+    return lambda given: given.cells(phase, figure)
+
+
+CHARTS = {
+    "total-tok-s": Kind("Sustained decode: total output speed by context", _of("decode", "total_tok_s"), total_tok_s),
+    "matrix": Kind("Total tok/s by context and concurrency", _of("decode", None), matrix),
     "request-vs-total": Kind(
-        "What each request gets against what all get together", "decode", "request_tok_s", request_vs_total
+        "What each request gets against what all get together", _of("decode", "request_tok_s"), request_vs_total
     ),
-    "ttft": Kind("Time to first token, all requests starting at once", "decode", "ttft_ms", ttft),
-    "prefill": Kind("Prefill speed by context length", "prefill", "total_tok_s", prefill),
+    "ttft": Kind("Time to first token, all requests starting at once", _of("decode", "ttft_ms"), ttft),
+    "prefill": Kind("Prefill speed by context length", _of("prefill", "total_tok_s"), prefill),
+    "tokens-per-joule": Kind("What a joule yields", _of("decode", "tok_per_j"), tokens_per_joule),
+    "power": Kind("Power and clocks over a cell", lambda given: given.series, power),
 }
 
 

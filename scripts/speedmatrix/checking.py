@@ -180,15 +180,15 @@ def _named(key: tuple[str, ...]) -> str:
     return f"{key[0]} {key[1]} {key[2]} x{key[3]}" + (f" repeat {key[4]}" if key[4] not in ("", "1") else "")
 
 
-def table(text: str, there: list[Json], wanted: list[Json]) -> list[str]:
+def table(text: str, there: list[Json], wanted: list[Json], prices: dict[str, float]) -> list[str]:
     """What a table in CSV says otherwise than the cells that are `there`, and which of the `wanted` ones it lacks.
 
-    A row of a cell that is no longer wanted is right if its cell is still there and agrees.
+    A row of a cell that is no longer wanted is right if its cell is still there and agrees. `prices`: the config's.
     """
     rows, wrong = _rows(text)
     if not rows:
         return wrong or ["it has no rows"] * bool(wanted)
-    told, _ = _rows(merge.csv_text(merge.table(there)))
+    told, _ = _rows(merge.csv_text(merge.table(there, prices)))
     for key, row in rows.items():
         if key not in told:
             wrong.append(f"it has {_named(key)}, of which there is no cell")

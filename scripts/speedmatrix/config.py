@@ -47,6 +47,7 @@ class Server:
     hardware: dict[str, Any] | None
     tokenizer: str | None = None
     verify_tls: bool | str = True
+    price_per_hour: float | None = None
 
     @property
     def digest(self) -> str:
@@ -242,6 +243,7 @@ def _server(name: str, spec: dict[str, Any]) -> Server:
         hardware=spec.get("hardware"),
         tokenizer=spec.get("tokenizer"),
         verify_tls=spec["verify_tls"],
+        price_per_hour=spec.get("price_per_hour"),
     )
 
 

@@ -21,6 +21,9 @@ count = _form("{:,.0f}")
 decimal = _form("{:.1f}")
 seconds = _form("{:.1f} s")
 small = _form("{:,.3g}")
+watts = _form("{:,.0f} W")
+joules = _form("{:,.0f} J")
+celsius = _form("{:.0f} °C")
 
 
 def utc(moment: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Every attempt ever made at a cell, as results/history keeps it, with its arrivals; append-only."""
+"""Every attempt ever made at a cell, as results/history keeps it, with its arrivals and telemetry; append-only."""
 
 from __future__ import annotations
 
@@ -31,20 +31,25 @@ def failed_attempts(cell: Cell) -> int:
     return sum('"status": "failed"' in text for text in texts)
 
 
+BESIDE = ("arrivals.npz", "telemetry.csv")
+
+
 def arrivals_of(attempt: Path) -> Path:
     """Where an attempt's arrivals lie once a later attempt has its place beside the cell."""
-    return attempt.with_name(f"{attempt.stem}.arrivals.npz")
+    return attempt.with_name(f"{attempt.stem}.{BESIDE[0]}")
 
 
 def set_aside(cell: Cell) -> None:
-    """Move the arrivals beside the cell to the attempt that they are of, before another attempt takes their place.
+    """Move what lies beside the cell to the attempt that it is of, before another attempt takes its place.
 
     What belongs to no attempt (a job that was killed between two writes left it) stays, to be written over.
     """
-    beside = Path(cell.path).with_name(f"{cell.name}.arrivals.npz")
     measured = [file for file in attempts(cell) if '"arrivals": "' in file.read_text("utf-8", "replace")]
-    if beside.exists() and measured and not arrivals_of(measured[-1]).exists():
-        beside.replace(arrivals_of(measured[-1]))
+    if measured and not arrivals_of(measured[-1]).exists():
+        for kind in BESIDE:
+            beside = Path(cell.path).with_name(f"{cell.name}.{kind}")
+            if beside.exists():
+                beside.replace(measured[-1].with_name(f"{measured[-1].stem}.{kind}"))
 
 
 def adopt(cells: Iterable[Cell]) -> None:

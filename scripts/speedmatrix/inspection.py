@@ -35,6 +35,7 @@ class Inspection:
     """A look at all of results/. `findings` after `look()`; `counts` says how much was looked at."""
 
     wanted: list[Cell]
+    prices: dict[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     _cells: dict[str, Json] = field(default_factory=dict)  # whole ones, by path
@@ -185,7 +186,7 @@ class Inspection:
             yield from self._of_page(RESULTS / "report.html", page, written)
 
     def _of_table(self, path: Path, text: str) -> Found:
-        for what in checking.table(text, list(self._cells.values()), self._wanted_cells()):
+        for what in checking.table(text, list(self._cells.values()), self._wanted_cells(), self.prices):
             yield Finding(str(path), what, AGAIN)
 
     def _of_page(self, path: Path, page: str, written: str | None) -> Found:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shlex
 from functools import cache
 from urllib.parse import urlsplit
 
 import psutil
 
-from speedmatrix import hosts, redact
+from speedmatrix import hosts, listeners, redact
 from speedmatrix.config import Server
-
-# What a command line has in it that starts an engine.
-_ENGINES = re.compile(
-    r"(?:^|[/\s])(?:vllm|sglang|llama-server)(?:\s|$)|vllm\.entrypoints|sglang\.|speedmatrix\.embedded"
-)
 
 
 def command_of(server: Server) -> tuple[str, ...] | str | None:
@@ -77,18 +71,8 @@ def _of_listener(url: str) -> tuple[str, ...] | None:
     """The command line of the engine that listens on the address's port, where that is on this host."""
     if not hosts.is_this_host(urlsplit(url).hostname or ""):
         return None
-    port = hosts.port_of(url)
     with contextlib.suppress(psutil.Error, OSError):
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == "LISTEN" and connection.laddr[1:2] == (port,) and connection.pid:
-                return _engine_above(psutil.Process(connection.pid))
-    return None
-
-
-def _engine_above(process: psutil.Process) -> tuple[str, ...] | None:
-    """The command line of this process or the nearest one above it that starts an engine: workers rename themselves."""
-    for candidate in (process, *process.parents()):
-        line = candidate.cmdline()
-        if _ENGINES.search(" ".join(line)):
-            return tuple(line)
+        process = listeners.listening(hosts.port_of(url))
+        engine = process and listeners.engine_above(process)
+        return tuple(engine.cmdline()) if engine else None
     return None

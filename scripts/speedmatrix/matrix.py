@@ -7,8 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from speedmatrix import validity
+from speedmatrix import cost, validity
 
+# What a cell's telemetry says of its window, as far as it is shown.
+TELEMETRY = [
+    *("energy_j", "tok_per_j", "power_avg_w", "power_max_w", "gpu_temp_max_c", "gpu_util_avg_pct", "sm_clock_avg_mhz"),
+    *("gpu_memory_max_bytes", "cpu_load_avg_pct", "server_memory_max_bytes", "throttle"),
+]
 # From what can be relied on to what has no figure: a place is called after the last that applies.
 STATUSES = ("valid", "flagged", "limited", "over_capacity", "over_context", "failed")
 
@@ -18,11 +23,20 @@ def status_of(cell: dict[str, Any]) -> str:
     return "flagged" if cell["status"] == "valid" and cell["flags"] else str(cell["status"])
 
 
+def figures_of(cell: dict[str, Any], price_per_hour: float | None = None) -> dict[str, Any]:
+    """All that is known of a cell by name: its figures, what its telemetry says of the window, its tokens' price."""
+    telemetry = cell.get("telemetry") or {}
+    sampled = {name: telemetry.get(name) for name in TELEMETRY}
+    priced = {"price_per_mtok": cost.price_per_mtok(price_per_hour, cell)}
+    return {**cell["figures"], **sampled, **priced} if cell["figures"] else {}
+
+
 @dataclass(frozen=True)
 class Place:
     """The cells of one phase, context and concurrency: one, or one each repeat."""
 
     cells: tuple[dict[str, Any], ...]
+    price_per_hour: float | None = None
 
     @property
     def server(self) -> str:
@@ -63,8 +77,9 @@ class Place:
     @cached_property
     def figures(self) -> dict[str, Any]:
         """Each figure's median over the measured repeats; a word if all say it, else `mixed`. Empty: not measured."""
-        names = dict.fromkeys(name for cell in self.measured for name in cell["figures"])
-        return {name: _middle([cell["figures"].get(name) for cell in self.measured]) for name in names}
+        told = [figures_of(cell, self.price_per_hour) for cell in self.measured]
+        names = dict.fromkeys(name for figures in told for name in figures)
+        return {name: _middle([figures.get(name) for figures in told]) for name in names}
 
     @property
     def sound(self) -> bool:
@@ -127,7 +142,13 @@ class Results:
         return [place for place in self.decode if place.context == context and place.sound]
 
 
-def results(name: str, health: dict[str, Any], cells: list[dict[str, Any]], slo: dict[str, float]) -> Results:
+def results(
+    name: str,
+    health: dict[str, Any],
+    cells: list[dict[str, Any]],
+    slo: dict[str, float],
+    price_per_hour: float | None = None,
+) -> Results:
     """The server's results from its cells, in any order."""
     places: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
     for cell in cells:
@@ -135,5 +156,5 @@ def results(name: str, health: dict[str, Any], cells: list[dict[str, Any]], slo:
             places.setdefault((cell["phase"], cell["context_tokens"], cell["concurrency"]), []).append(cell)
     phases: dict[str, list[Place]] = {"prefill": [], "decode": []}
     for phase, context, concurrency in sorted(places):
-        phases[phase].append(Place(tuple(places[phase, context, concurrency])))
+        phases[phase].append(Place(tuple(places[phase, context, concurrency]), price_per_hour))
     return Results(name, health, tuple(phases["prefill"]), tuple(phases["decode"]), slo)

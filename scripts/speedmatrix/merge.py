@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from speedmatrix import store
+from speedmatrix import cost, store
 from speedmatrix.cells import Cell
 
 FIGURES = [
@@ -19,8 +19,10 @@ FIGURES = [
 ]
 MORE = ["server_active_avg", "acceptance_length", "ttft_p90_ms", "ttft_p99_ms", "ttft_in_window_ms", "restarts"]
 FIRST = ["server", "phase", "context_tokens", "concurrency", "repeat", "status", "reason", "flags"]
-COLUMNS = [*FIRST, *FIGURES, "started_at", "fingerprint", *MORE]
+TELEMETRY = ["energy_j", "tok_per_j", "power_avg_w", "gpu_temp_max_c", "throttle"]
+COLUMNS = [*FIRST, *FIGURES, "started_at", "fingerprint", *MORE, *TELEMETRY, "price_per_mtok"]
 TEXTS = ["server", "phase", "status", "reason", "flags", "ttft_kind", "token_source", "started_at", "fingerprint"]
+TEXTS += ["throttle"]
 COUNTS = ["context_tokens", "concurrency", "repeat", "completed", "restarts"]
 SAME_CAPACITY = 0.02
 # What a spreadsheet takes for a formula's beginning, wide forms included, and after what: where semicolons or tabs
@@ -33,16 +35,20 @@ def read_cells(paths: list[Path]) -> list[dict[str, Any]]:
     return [store.read_cell(path) for path in paths]
 
 
-def table(cells: list[dict[str, Any]]) -> pd.DataFrame:
-    """One row a cell with the columns of COLUMNS, in the given order; absent figures are missing values."""
-    rows = [_row(cell) for cell in cells]
+def table(cells: list[dict[str, Any]], prices: dict[str, float] | None = None) -> pd.DataFrame:
+    """One row a cell with the columns of COLUMNS, in the given order; absent figures are missing values.
+
+    `prices`: of an hour by server, where the config states one.
+    """
+    rows = [_row(cell, (prices or {}).get(cell["server"])) for cell in cells]
     return _typed(pd.DataFrame(rows, columns=COLUMNS))
 
 
-def _row(cell: dict[str, Any]) -> dict[str, Any]:
-    figures = cell["figures"] or {}
+def _row(cell: dict[str, Any], price_per_hour: float | None) -> dict[str, Any]:
+    figures, telemetry = cell["figures"] or {}, cell.get("telemetry") or {}
     own = {key: cell[key] for key in (*FIRST[:-1], "started_at", "fingerprint")}
-    return own | {"flags": ";".join(cell["flags"])} | {key: figures.get(key) for key in FIGURES + MORE}
+    own |= {"flags": ";".join(cell["flags"]), "price_per_mtok": cost.price_per_mtok(price_per_hour, cell)}
+    return own | {key: figures.get(key) for key in FIGURES + MORE} | {key: telemetry.get(key) for key in TELEMETRY}
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:

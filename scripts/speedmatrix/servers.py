@@ -8,7 +8,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from speedmatrix import METHOD, VERSION, hardware, launching, redact, store, supervisor, tokenizing
+from speedmatrix import (
+    METHOD,
+    VERSION,
+    hardware,
+    hosts,
+    launching,
+    listeners,
+    redact,
+    store,
+    supervisor,
+    tokenizing,
+)
 from speedmatrix.cells import Capacity, Cell
 from speedmatrix.config import Config, Server
 from speedmatrix.dialect import Dialect
@@ -99,13 +110,13 @@ def health(config: Config, name: str, launched: Path, output: Path) -> None:
     if record["error"]:
         store.write_json(output, {"server": name, "engine": server.engine, "error": record["error"], "facts": None})
         return
-    bring_up(server)
+    state = bring_up(server)
     engine = engine_for(server)
     facts = read_facts(engine)
     asked = time.monotonic()
     dialect = _dialect(engine, config.measure.request)
     first_answer_s = round(time.monotonic() - asked, 3)
-    machine = _hardware(server)
+    machine = _hardware(server, state)
     identity = identity_of(server, facts, machine)
     result = {
         "server": name,
@@ -165,9 +176,14 @@ def _dialect(engine: Engine, extra: dict[str, Any]) -> Dialect:
         raise SweepError(f"servers.{engine.server.name}: {error}") from error
 
 
-def _hardware(server: Server) -> dict[str, Any]:
-    here = hardware.this_host()
-    return here if server.hardware is None else dict.fromkeys(here) | server.hardware | {"stated": True}
+def _hardware(server: Server, state: ServerState | None) -> dict[str, Any]:
+    """What the config states; else this host, if the server is on it; else unknown."""
+    if server.hardware is not None:
+        return hardware.stated(server.hardware)
+    if hardware.elsewhere(None, server.url):
+        return hardware.unknown()
+    pids = listeners.server_pids(state.boot_id if state else None, hosts.port_of(server.url))
+    return hardware.this_host(pids, dict(listeners.environment_of(pids)))
 
 
 def _capacity_json(capacity: Capacity) -> dict[str, Any]:
@@ -183,7 +199,7 @@ def identity_of(server: Server, facts: Facts, machine: dict[str, Any]) -> dict[s
         **{key: facts.served.get(key) for key in TOLD_BY_SERVER[:-1]},
         "launch_command": launching.shown(server),
         TOLD_BY_SERVER[-1]: facts.capacity.max_context,
-        "hardware": machine,
+        "hardware": hardware.lasting(machine),
         "method": METHOD,
         "tool_version": VERSION,
         "client_host": hardware.client_host(),

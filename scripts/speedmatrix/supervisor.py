@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from speedmatrix import processes
+from speedmatrix import listeners, processes
 from speedmatrix.serverstate import (
     STATE_DIR,
     LaunchSpec,
@@ -153,10 +153,9 @@ def _refuse_taken_port(spec: LaunchSpec) -> None:
 
 
 def _listener(port: int) -> str:
-    with contextlib.suppress(psutil.Error, OSError):
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == "LISTEN" and connection.laddr[1:2] == (port,) and connection.pid:
-                return f" (pid {connection.pid}, {psutil.Process(connection.pid).name()})"
+    with contextlib.suppress(psutil.Error):
+        process = listeners.listening(port)
+        return f" (pid {process.pid}, {process.name()})" if process else ""
     return ""
 
 

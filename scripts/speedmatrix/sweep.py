@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from speedmatrix import METHOD, VERSION, arrivals, measure, redact, servers, serverstate, store, supervisor
+from speedmatrix import (
+    METHOD,
+    VERSION,
+    arrivals,
+    integration,
+    measure,
+    redact,
+    servers,
+    serverstate,
+    store,
+    supervisor,
+    telemetry,
+)
 from speedmatrix.cells import Capacity, Cell, Plan, plan
 from speedmatrix.config import Config, Server
 from speedmatrix.dialect import Dialect
@@ -20,6 +34,15 @@ NOT_STARTED = "server did not start"
 log = logging.getLogger(__name__)
 
 
+@dataclass
+class _Attempt:
+    """What is kept of an attempt: the cell's JSON, and beside it arrivals and telemetry's series as CSV."""
+
+    result: dict[str, Any]
+    run: arrivals.Run | None = None
+    series: str | None = None
+
+
 @dataclass(frozen=True)
 class _Up:
     """The server as a cell finds it."""
@@ -27,7 +50,6 @@ class _Up:
     engine: Engine
     facts: Facts
     identity: dict[str, Any]
-    boot_id: str | None
 
 
 def run_cell(config: Config, cell: Cell, health_file: Path) -> dict[str, Any]:
@@ -41,11 +63,11 @@ def run_cell(config: Config, cell: Cell, health_file: Path) -> dict[str, Any]:
             store.write_cell(cell, kept)
             return kept
         with store.sole_use(server.url):
-            result, run = _attempt(config, cell, known)
-            _keep(cell, result, run)
+            attempt = _attempt(config, cell, known)
+            _keep(cell, attempt)
     except store.Occupied as error:
         raise SweepError(str(error)) from error
-    return result
+    return attempt.result
 
 
 def _attempt_that_counts_again(config: Config, cell: Cell, known: dict[str, Any]) -> dict[str, Any] | None:
@@ -67,46 +89,48 @@ def _attempt_that_counts_again(config: Config, cell: Cell, known: dict[str, Any]
     return result if same_server and has_arrivals else None
 
 
-def _keep(cell: Cell, result: dict[str, Any], run: arrivals.Run | None) -> None:
-    beside = Path(cell.path).with_name(f"{cell.name}.arrivals.npz")
-    beside.parent.mkdir(parents=True, exist_ok=True)
-    if result["reason"] != NOT_STARTED:  # else what was measured before may count again, with its arrivals
+def _keep(cell: Cell, attempt: _Attempt) -> None:
+    result, folder = attempt.result, Path(cell.path).parent
+    arrived, sampled = folder / f"{cell.name}.arrivals.npz", folder / f"{cell.name}.telemetry.csv"
+    folder.mkdir(parents=True, exist_ok=True)
+    if result["reason"] != NOT_STARTED:  # else what was measured before may count again, with what lies beside it
         set_aside(cell)
-        beside.unlink(missing_ok=True)
-    if run is not None:
-        result["arrivals"] = beside.name
-        arrivals.save(run, beside)
+        arrived.unlink(missing_ok=True)
+        sampled.unlink(missing_ok=True)
+    if attempt.run is not None:
+        result["arrivals"] = arrived.name
+        arrivals.save(attempt.run, arrived)
+    if attempt.series is not None:
+        result["telemetry"]["series"] = sampled.name
+        store.write_text(sampled, attempt.series)
     store.write_cell(cell, result)
 
 
-def _attempt(config: Config, cell: Cell, known: dict[str, Any]) -> tuple[dict[str, Any], arrivals.Run | None]:
+def _attempt(config: Config, cell: Cell, known: dict[str, Any]) -> _Attempt:
     server, started_at = config.servers[cell.server], store.utc_now()
     if known["error"]:
         result = _result(config, cell, None, _plan(config, cell, server.capacity))
-        return result | {"started_at": started_at, "status": "failed", "reason": NOT_STARTED}, None
+        return _Attempt(result | {"started_at": started_at, "status": "failed", "reason": NOT_STARTED})
     capacity = servers.known_capacity(known)
     fits = _plan(config, cell, capacity)
     result = _result(config, cell, known, fits) | {"started_at": started_at}
     if fits.status is not None:
-        return result | {"status": fits.status, "reason": fits.reason}, None
+        return _Attempt(result | {"status": fits.status, "reason": fits.reason})
     try:
-        up = _find_unchanged(config, server, known)
-        result |= {
-            "boot_id": up.boot_id,
-            "kv_capacity_tokens": up.facts.capacity.kv_tokens,
-            "identity": up.identity,
-            "fingerprint": digest(up.identity),
-        }
-        fits = _plan(config, cell, up.facts.capacity)  # an engine may size its cache otherwise at each start
-        result["plan"] = _plan_json(fits, up.facts.capacity)
-        if fits.status is not None:
-            return result | {"status": fits.status, "reason": fits.reason}, None
-        measured = measure.run(measure.Task(cell, config.measure, up.engine, up.facts.capacity))
+        boot_id = _bring_up(config, server)
+        with telemetry.recording(server, boot_id) as recording:
+            up = _find_unchanged(config, server, known)
+            result |= _found(up, boot_id)
+            fits = _plan(config, cell, up.facts.capacity)  # an engine may size its cache otherwise at each start
+            result["plan"] = _plan_json(fits, up.facts.capacity)
+            if fits.status is not None:
+                return _Attempt(result | {"status": fits.status, "reason": fits.reason})
+            measured = measure.run(measure.Task(cell, config.measure, up.engine, up.facts.capacity))
     except measure.Failed as error:
         log.exception("%s failed", cell.name)
         reason = redact.redact_text(_with_death(server, str(error)))
-        return result | {"status": "failed", "reason": reason, "finished_at": store.utc_now()}, None
-    return result | _figures(measured), measured.run
+        return _Attempt(result | {"status": "failed", "reason": reason, "finished_at": store.utc_now()})
+    return _measured(result, measured, recording)
 
 
 def _plan(config: Config, cell: Cell, capacity: Capacity) -> Plan:
@@ -123,23 +147,36 @@ def _plan_json(fits: Plan, capacity: Capacity) -> dict[str, Any]:
     }
 
 
-def _find_unchanged(config: Config, server: Server, known: dict[str, Any]) -> _Up:
-    """The server, up and still the one that health.json describes. Raises measure.Failed otherwise."""
-    try:
+def _bring_up(config: Config, server: Server) -> str | None:
+    """Make sure that the server is up; its boot id, if it is ours. Raises measure.Failed, or SweepError (`_or_end`)."""
+    with _or_end(config, server):
         state = servers.bring_up(server)
-        engine = engine_for(server, Dialect.from_json(known["requests"]))
-        facts = servers.read_facts(engine)
+    return state.boot_id if state else None
+
+
+@contextlib.contextmanager
+def _or_end(config: Config, server: Server) -> Iterator[None]:
+    """Let a SweepError fail the cell; or end the sweep, where an only server can't be launched."""
+    try:
+        yield
     except SweepError as error:
         if len(config.servers) == 1 and server.launch is not None:
             raise
         raise measure.Failed(str(error)) from error
+
+
+def _find_unchanged(config: Config, server: Server, known: dict[str, Any]) -> _Up:
+    """The server that is up, still the one that health.json describes. Raises measure.Failed otherwise."""
+    engine = engine_for(server, Dialect.from_json(known["requests"]))
+    with _or_end(config, server):
+        facts = servers.read_facts(engine)
     identity = servers.identity_of(server, facts, known["hardware"])
     changed = [key for key in servers.TOLD_BY_SERVER if identity[key] != known["identity"].get(key)]
     if changed:
         was, now = known["identity"].get(changed[0]), identity[changed[0]]
         advice = f"delete results/servers/{server.name} to measure it anew"
         raise measure.Failed(f"server changed: {changed[0]} was {was!r}, is {now!r}; {advice}")
-    return _Up(engine, facts, identity, state.boot_id if state else None)
+    return _Up(engine, facts, identity)
 
 
 def _with_death(server: Server, reason: str) -> str:
@@ -171,6 +208,7 @@ def _result(config: Config, cell: Cell, known: dict[str, Any] | None, fits: Plan
         "prompt": None,
         "measure": config.measure.used_by(cell.phase),
         "client": None,
+        "telemetry": None,
         "started_at": store.utc_now(),
         "finished_at": store.utc_now(),
         "attempt": failed_attempts(cell) + 1,
@@ -183,6 +221,22 @@ def _result(config: Config, cell: Cell, known: dict[str, Any] | None, fits: Plan
         "boot_id": None,
         "arrivals": None,
     }
+
+
+def _found(up: _Up, boot_id: str | None) -> dict[str, Any]:
+    return {
+        "boot_id": boot_id,
+        "kv_capacity_tokens": up.facts.capacity.kv_tokens,
+        "identity": up.identity,
+        "fingerprint": digest(up.identity),
+    }
+
+
+def _measured(result: dict[str, Any], measured: measure.Measured, recording: telemetry.Recording) -> _Attempt:
+    run = measured.run
+    window = integration.window_of(run, measured.figures.get("output_tokens")) if run else None
+    figures = _figures(measured) | {"telemetry": recording.telemetry(window)}
+    return _Attempt(result | figures, run, recording.csv(window))
 
 
 def _figures(measured: measure.Measured) -> dict[str, Any]:

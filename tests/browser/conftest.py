@@ -21,7 +21,7 @@ def browser() -> Iterator[Browser]:
     if program is None:
         pytest.skip("no Chromium is installed (apt-get install chromium)")
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        running = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield running
         running.close()
 

@@ -118,7 +118,8 @@ def odd_cells() -> list[dict]:
 def page_input(cells: list[dict], **more) -> page.PageInput:
     """What the page of these cells is made of, as the workflow makes it."""
     table = merge.table(cells)
-    drawn = {name: kind.draw(table) for name, kind in charts.CHARTS.items()}
+    data = charts.Data(table, charts.NO_SERIES)
+    drawn = {name: kind.draw(data) for name, kind in charts.CHARTS.items() if kind.has_data(data)}
     told = {
         "cells": cells, "healths": {"vllm": HEALTH}, "planned": len(cells), "runtime": charts.runtime(),
         "charts": {name: charts.svg(chart) for name, chart in drawn.items()},

@@ -157,16 +157,16 @@ TABLE = merge.csv_text(merge.table(CELLS))
 
 def test_a_table_of_its_cells_is_right_in_whatever_order():
     head, *rows = TABLE.splitlines(keepends=True)
-    assert checking.table(TABLE, CELLS, CELLS) == []
-    assert checking.table(head + "".join(reversed(rows)), CELLS, CELLS) == []
+    assert checking.table(TABLE, CELLS, CELLS, {}) == []
+    assert checking.table(head + "".join(reversed(rows)), CELLS, CELLS, {}) == []
     # A row of a cell that the config no longer has, whose file is still there.
-    assert checking.table(TABLE, CELLS, CELLS[:-1]) == []
+    assert checking.table(TABLE, CELLS, CELLS[:-1], {}) == []
 
 
 def test_hostile_text_in_a_cell_agrees_with_its_row():
     cells = [samples.cell(status="failed", reason='=cmd("x"),\r\n"y" </script><script>alert(1)</script>')]
     text = merge.csv_text(merge.table(cells))
-    assert checking.table(text, cells, cells) == []
+    assert checking.table(text, cells, cells, {}) == []
     assert checking.embedded_table(page_of(text)) == text
 
 
@@ -185,7 +185,7 @@ def test_hostile_text_in_a_cell_agrees_with_its_row():
     ],
 )
 def test_a_table_that_says_otherwise_is_found_row_by_row(change, said):
-    found = checking.table(change(TABLE), CELLS, CELLS)
+    found = checking.table(change(TABLE), CELLS, CELLS, {})
     assert len(found) == len(said) and all(part in line for part, line in zip(said, found, strict=True)), found
 
 

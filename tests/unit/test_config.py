@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from speedmatrix import config
+from speedmatrix import config, cost
 from speedmatrix.config import ConfigError
 
 BASE = {
@@ -206,6 +206,12 @@ def test_another_context_leaves_the_cells_that_are_there_alone():
 )
 def test_what_affects_a_cell_is_in_its_params(path, value):
     assert params(changed(path, value), "prefill-1K") != params(BASE, "prefill-1K")
+
+
+def test_a_price_affects_no_cell():
+    read, priced = config.parse(BASE), config.parse(changed("servers/a/price_per_hour", 4.5))
+    assert cost.prices(priced) == {"a": 4.5} and cost.prices(read) == {}
+    assert [read.params(cell) for cell in read.cells()] == [priced.params(cell) for cell in priced.cells()]
 
 
 def test_failed_attempts_are_in_the_params(tmp_path):

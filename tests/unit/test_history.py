@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from speedmatrix import arrivals, history, store, sweep
+from speedmatrix import arrivals, history, integration, store, sweep
 from speedmatrix.arrivals import Run, Stream
 from speedmatrix.cells import Cell
+from speedmatrix.series import Window
 from tests.unit import samples
 
 CELL = Cell("vllm", "decode", 8192, 1)
@@ -25,7 +26,10 @@ def attempt(t_ns: int | None, **more) -> None:
     run = None if t_ns is None else Run([Stream(0, 0, 0, [t_ns], [1])], 0, 1)
     status = {"status": "failed", "reason": "a stream stalled"} if run is None else {"figures": {"total_tok_s": 1.0}}
     Path(CELL.path).unlink(missing_ok=True)  # as Snakemake does before a job
-    sweep._keep(CELL, samples.cell(**status | more), run)
+    series = None if run is None else f"t_s,t_ns\n0.0,{t_ns}\n"
+    telemetry = integration.summary(integration.Taken(failed="none"), Window(0, 1, None))
+    kept = samples.cell(**status | {"telemetry": telemetry} | more)
+    sweep._keep(CELL, sweep._Attempt(kept, run, series))
 
 
 def kept() -> list[int | None]:
@@ -41,6 +45,14 @@ def test_every_attempt_keeps_its_own_arrivals():
     assert arrivals.load(BESIDE).streams[0].t_ns == [3]
     texts = [json.loads(path.read_text())["status"] for path in history.attempts(CELL)]
     assert texts == ["valid", "valid", "failed", "failed", "valid"]
+    sampled = [path.with_name(f"{path.stem}.telemetry.csv") for path in history.attempts(CELL)]
+    assert [file.exists() and file.read_text().split(",")[-1] for file in sampled] == [
+        "1\n",
+        "2\n",
+        False,
+        False,
+        False,
+    ]
 
 
 def test_a_failed_attempt_takes_no_arrivals_away():

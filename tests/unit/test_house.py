@@ -45,6 +45,7 @@ LOWEST = {
     "processes": set(),
 }
 LOWEST |= {"arrivals": set(), "cycles": set(), "dialect": set(), "sizing": set(), "retry": set()}
+LOWEST |= {"readings": set(), "sensors": set(), "machine": set()}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(LIBRARY)))
@@ -64,6 +65,8 @@ def test_metrics_know_no_config_and_validity_no_network():
     assert own(LIBRARY / "figures.py") == {"metrics", "arrivals"}
     assert own(LIBRARY / "prompts.py") == {"corpus", "sizing"}
     assert own(LIBRARY / "load.py") == {"sse", "arrivals"}
+    assert own(LIBRARY / "integration.py") == {"arrivals", "readings", "series"}
+    assert own(LIBRARY / "series.py") == own(LIBRARY / "nvidia.py") == own(LIBRARY / "unusual.py") == {"readings"}
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -77,6 +80,10 @@ def loaded_by(statement: str) -> set[str]:
 def test_a_cells_process_loads_no_pandas_and_the_page_no_client():
     assert not {"pandas", "altair", "jinja2"} & loaded_by("from speedmatrix import job, progress, sweep")
     assert not {"aiohttp", "uvloop"} & loaded_by("from speedmatrix import page, charts, merge")
+
+
+def test_a_sampler_is_at_work_at_once():
+    assert not {"numpy", "jsonschema", "yaml", "requests"} & loaded_by("from speedmatrix import sampling")
 
 
 def test_environments_hold_the_locks_versions():

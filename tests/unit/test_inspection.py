@@ -42,7 +42,7 @@ def publish() -> None:
     store.write_text(Path("results/measurements.csv"), text)
     healths = {"vllm": samples.HEALTH}
     store.write_text(Path("results/report.html"), page.render(page.PageInput(cells, healths, 2, csv=text)))
-    chart = charts.spec(charts.CHARTS["matrix"].draw(merge.table(cells)))
+    chart = charts.spec(charts.CHARTS["matrix"].draw(charts.Data(merge.table(cells), charts.NO_SERIES)))
     store.write_text(Path("results/charts/matrix.json"), chart)
 
 

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from speedmatrix import charts, hosts, merge, store
+from speedmatrix import charts, cost, hosts, merge, store
 from tests.unit import samples
 
 
@@ -54,6 +54,31 @@ def test_absent_is_empty_and_zero_is_zero(tmp_path):
     figures = {"total_tok_s": 5.0, "completed": 0, "cached_share": 0.0, "itl_ms": None}
     (row,) = written([samples.cell(figures=figures)], tmp_path)
     assert (row["completed"], float(row["cached_share"]), row["itl_ms"], row["server_tok_s"]) == ("0", 0, "", "")
+
+
+def test_telemetry_and_price_are_columns(tmp_path):
+    told = {
+        "energy_j": 4000.0,
+        "tok_per_j": 0.3,
+        "power_avg_w": 400.0,
+        "gpu_temp_max_c": 71,
+        "throttle": "power-capped",
+    }
+    cells = [
+        samples.cell(figures={"total_tok_s": 500.0}, telemetry=told),
+        samples.cell(figures={"total_tok_s": 9000.0}, phase="prefill", telemetry=told | dict.fromkeys(told)),
+        samples.cell(figures={"total_tok_s": 250.0}, concurrency=2),  # of an older version
+        samples.cell(status="failed", reason="a stream stalled", concurrency=4, telemetry=None),
+    ]
+    merge.write_csv(merge.table(cells, {"vllm": 18.0}), tmp_path / "m.csv")
+    rows = list(csv.DictReader((tmp_path / "m.csv").open()))
+    columns = ("energy_j", "tok_per_j", "power_avg_w", "gpu_temp_max_c", "throttle", "price_per_mtok")
+    shown = [[row[column] for column in columns] for row in rows]
+    # 18 an hour for 500 × 3,600 tokens are 10 for a million; prefill generates none.
+    assert shown[0] == ["4000", "0.3", "400", "71", "power-capped", "10"]
+    assert shown[1:] == [[""] * 6, [""] * 5 + ["20"], [""] * 6]
+    assert {row["price_per_mtok"] for row in written(cells, tmp_path)} == {""}
+    assert cost.cheapest({"vllm": 18.0}, cells) == cells[0] and cost.cheapest({}, cells) is None
 
 
 def test_flags_are_joined_by_semicolons(tmp_path):
@@ -102,9 +127,9 @@ def test_samples_are_cells_by_the_schema():
 def test_every_chart_is_drawn_whatever_was_measured(name, rows, tmp_path):
     cells = samples.seed_cells()
     table = merge.table([cells[i] for i in rows])
-    charts.write(charts.CHARTS[name].draw(table), tmp_path, name)
+    charts.write(charts.CHARTS[name].draw(charts.Data(table, charts.NO_SERIES)), tmp_path, name)
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    charts.write(charts.CHARTS[name].draw(table), tmp_path, name)
+    charts.write(charts.CHARTS[name].draw(charts.Data(table, charts.NO_SERIES)), tmp_path, name)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
     assert set(first) == {f"{name}.{kind}" for kind in ("json", "svg", "png")}
     assert b"<text" in first[f"{name}.svg"]
@@ -122,7 +147,7 @@ def test_a_figure_of_zero_or_none_is_no_obstacle(name, phase, value):
         samples.cell(phase=phase, context_tokens=512, figures=FIGURES),
     ]
     for rows in (cells, cells[:1]):
-        assert "<text" in charts.svg(charts.CHARTS[name].draw(merge.table(rows)))
+        assert "<text" in charts.svg(charts.CHARTS[name].draw(charts.Data(merge.table(rows), charts.NO_SERIES)))
 
 
 def test_repeats_are_one_place_and_a_failed_one_does_not_hide_the_others():
@@ -132,7 +157,9 @@ def test_repeats_are_one_place_and_a_failed_one_does_not_hide_the_others():
         samples.cell(repeat=3, status="failed", reason="a stream stalled"),
         samples.cell(concurrency=2, status="failed", reason="a stream stalled"),
     ]
-    (rows,) = charts.CHARTS["matrix"].draw(merge.table(cells)).to_dict()["datasets"].values()
+    (rows,) = (
+        charts.CHARTS["matrix"].draw(charts.Data(merge.table(cells), charts.NO_SERIES)).to_dict()["datasets"].values()
+    )
     shown = [(row["concurrency"], row["total_tok_s"], row["word"]) for row in rows]
     assert shown == [(1, 200.0, ""), (2, None, "failed")]  # (100 + 300) / 2
 
@@ -146,7 +173,7 @@ def luminance(red: int, green: int, blue: int) -> float:
 def test_numbers_in_the_heat_map_can_be_read_on_every_colour():
     # 64 lanes whose speeds run evenly over the palette: 2 to 2 * 1.1^63.
     cells = [samples.cell(concurrency=n + 1, figures=FIGURES | {"total_tok_s": 2 * 1.1**n}) for n in range(64)]
-    drawn = charts.svg(charts.CHARTS["matrix"].draw(merge.table(cells)))
+    drawn = charts.svg(charts.CHARTS["matrix"].draw(charts.Data(merge.table(cells), charts.NO_SERIES)))
     grounds = re.findall(r'<path aria-label="[^"]*"[^>]*? fill="rgb\((\d+), (\d+), (\d+)\)"', drawn)
     inks = re.findall(r'<text aria-label="[^"]*"[^>]*? fill="(white|black)"', drawn)
     assert len(grounds) == len(inks) == 64
@@ -156,7 +183,7 @@ def test_numbers_in_the_heat_map_can_be_read_on_every_colour():
 
 
 def test_the_chart_of_total_speed_holds_the_tables_values():
-    spec = charts.CHARTS["total-tok-s"].draw(merge.table(samples.seed_cells())).to_dict()
+    spec = charts.CHARTS["total-tok-s"].draw(charts.Data(merge.table(samples.seed_cells()), charts.NO_SERIES)).to_dict()
     (values,) = spec["datasets"].values()
     own = {(row["context"], row["concurrency"]): row["total_tok_s"] for row in values if row["own"]}
     assert own[("8K", 64)] == 597.2 and own[("251K", 2)] == 199.8
@@ -167,8 +194,9 @@ def test_the_chart_of_total_speed_holds_the_tables_values():
 
 def test_several_servers_have_a_panel_each():
     cells = [cell | {"server": name} for name in ("a", "b") for cell in samples.seed_cells()]
-    for kind in charts.CHARTS.values():
-        assert "facet" in json.loads(kind.draw(merge.table(cells)).to_json())
+    given = charts.Data(merge.table(cells), charts.NO_SERIES)
+    for kind in filter(lambda kind: kind.has_data(given), charts.CHARTS.values()):
+        assert "facet" in json.loads(kind.draw(given).to_json())
 
 
 def test_a_server_is_measured_by_one_sweep_at_a_time():

@@ -145,7 +145,7 @@ def test_what_a_server_says_is_text(seed):
 
 
 def test_nothing_is_loaded(seed):
-    chart = charts.CHARTS["ttft"].draw(merge.table(samples.seed_cells()))
+    chart = charts.CHARTS["ttft"].draw(charts.Data(merge.table(samples.seed_cells()), charts.NO_SERIES))
     specs, runtime = {"ttft": charts.spec(chart)}, charts.runtime()
     text = render(samples.seed_cells(), charts={"ttft": charts.svg(chart)}, specs=specs, runtime=runtime)
     assert [load for load in Tables(text).loads if not load.startswith("#")] == []
@@ -240,3 +240,49 @@ def test_the_title_is_of_all_servers():
     other = samples.HEALTH | {"facts": samples.HEALTH["facts"] | {"model": "other"}}
     assert words.title({"a": samples.HEALTH, "b": samples.HEALTH}).startswith("nvidia/DeepSeek-V4.1-Flash-NVFP4 on RTX")
     assert words.title({"a": samples.HEALTH, "b": other}) == "2 servers: a, b"
+
+
+TELEMETRY = {
+    "power_avg_w": 4000.0, "power_max_w": 4400.0, "energy_j": 120_000.0, "tok_per_j": 0.0809, "gpu_temp_max_c": 71.0,
+    "throttle": "power-capped",
+}  # fmt: skip
+
+
+def test_energy_and_price_are_shown_where_they_are_known_and_nowhere_else():
+    cells = [samples.seed_cells()[10] | {"telemetry": TELEMETRY}]
+    text = render(cells, prices={"vllm": 12.0})
+    # 12 an hour ÷ (323.7 tok/s × 3,600 s) × 1,000,000 = 10.3
+    (row,) = [row for row in rows_of(text) if row[0] == "Sustained decode"]
+    assert row[-6:] == ["4,000 W", "120,000 J", "0.0809", "71 °C", "power-capped", "10.3"]
+    assert "Cheapest output: 10.3 per million tokens at 8K × 8" in text
+    assert "Most for the energy: 0.0809 tokens per joule at 8K × 8." in text
+    assert "1 cell power-capped: 8K × 8." in text and 'value="energy">' in text
+    without = render(samples.seed_cells())
+    for word in ("Mean power", "Price per million tokens</th>", "per joule at", 'value="energy">'):
+        assert word not in without
+
+
+def test_the_machines_settings_are_rows_and_findings():
+    gpu = {"index": 0, "name": "H", "power_limit_w": 400.0, "power_default_w": 600.0, "ecc": False, "pcie_width": 16}
+    hardware = samples.HEALTH["hardware"] | {
+        "gpus": [gpu, gpu | {"index": 1, "power_limit_w": 600.0}],
+        "driver": "570.1",
+    }
+    text = render([samples.cell()], healths={"vllm": samples.HEALTH | {"hardware": hardware}})
+    for said in ("<dt>Power limit</dt><dd>400 W / 600 W</dd>", "<dt>ECC</dt><dd>off</dd>", "<dd>570.1</dd>"):
+        assert said in text, said
+    assert "GPU 0: power limit 400 W, below the default of 600 W." in text and "GPUs 0, 1: ECC is off." in text
+
+
+def test_the_chart_of_power_is_of_the_fastest_cell_that_has_any(tmp_path):
+    cells = [cell | {"telemetry": TELEMETRY} for cell in samples.seed_cells()[7:10]]
+    folder = tmp_path / "vllm"
+    folder.mkdir()
+    for name, watts in (("decode-8K-x1", 100), ("decode-8K-x2", 200)):  # of 8K × 4, the fastest, there is none
+        lines = ["t_s,t_ns,device,power_w,sm_clock_mhz", f"-1.0,1,gpu0,{watts},1500", f"0.5,2,gpu0,{watts + 1},1510"]
+        (folder / f"{name}.telemetry.csv").write_text("\n".join([*lines, "0.6,3,host,,"]) + "\n")
+    data = charts.data(merge.table(cells), tmp_path)
+    assert list(data.series["power_w"]) == [200, 201] and set(data.series["cell"]) == {"vllm decode 8K x2"}
+    spec = charts.CHARTS["power"].draw(data).to_dict()
+    assert len(spec["vconcat"]) == 2 and "vllm decode 8K x2" in spec["title"]
+    assert not charts.CHARTS["power"].has_data(charts.data(merge.table(samples.seed_cells()), tmp_path))

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
-from speedmatrix import arrivals, metrics
+from speedmatrix import arrivals, hardware, integration, metrics
 from tests.workflow.conftest import ROOT, Sweep
 
 COLUMNS = """
@@ -113,6 +113,50 @@ def test_the_table_has_every_cell_with_the_promised_columns(finished):
         else:
             assert float(row["total_tok_s"]) == pytest.approx(figures["total_tok_s"], rel=1e-6)
     assert not kept
+
+
+def test_each_cell_has_telemetry_or_says_why_not(finished):
+    for name, cell in cells(finished[0]).items():
+        told = cell["telemetry"]
+        if not cell["figures"]:
+            assert told is None
+            continue
+        assert told["reason"] is None and told["source"] is not None, name
+        assert all(told[figure] is not None or told["absent"][figure] for figure in integration.FIGURES), name
+        if name.startswith("decode"):  # 1 s; a prefill here may be over before three samples were taken
+            assert told["window_s"] == 1 and 5 <= told["samples"] <= 10
+            assert 0 < told["cpu_load_avg_pct"] <= 100
+        assert told["server_memory_max_bytes"] > 20e6  # the engine, found by its tag
+        rows = list(csv.DictReader(finished[0].cell(name).with_name(told["series"]).open()))
+        inside = [row for row in rows if row["device"] == "host" and 0 <= float(row["t_s"]) < told["window_s"]]
+        assert abs(len(inside) - told["samples"]) <= 1  # seconds are rounded in the table
+        assert float(rows[0]["t_s"]) < 0 and float(rows[-1]["t_s"]) >= told["window_s"]
+
+
+def test_the_hardware_is_this_hosts_inventory(finished):
+    (path,) = finished[0].directory.glob("results/servers/tiny/*/health.json")
+    health = json.loads(path.read_text())
+    assert set(hardware.KEYS) <= set(health["hardware"])
+    assert health["hardware"]["os_name"] and health["hardware"]["threads"] == os.cpu_count()
+    assert "at_rest" not in health["identity"]["hardware"]
+
+
+def test_a_price_measures_nothing_anew(sweep):
+    before = sweep.attempts()
+    sweep.config["servers"]["tiny"]["price_per_hour"] = 3.6
+    code, output = sweep.run("results/measurements.csv")
+    assert code == 0, output
+    assert sweep.attempts() == before
+    with (sweep.directory / "results/measurements.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        speed = row["total_tok_s"] if row["phase"] == "decode" else ""
+        # 3.6 an hour is 0.001 a second: 1,000 for a million seconds.
+        assert (
+            row["price_per_mtok"] == ""
+            if not speed
+            else float(row["price_per_mtok"]) * float(speed) == pytest.approx(1000)
+        )
 
 
 def test_charts_as_specs_and_pictures(finished):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from speedmatrix.findings import capacity, speed, trust
+from speedmatrix.findings import capacity, machine, speed, trust
 from speedmatrix.findings.finding import LEVELS, Finding
 from speedmatrix.matrix import Results
 
 __all__ = ["LEVELS", "RULES", "Finding", "find"]
 
-RULES = [*trust.RULES, *speed.RULES, *capacity.RULES]
+RULES = [*trust.RULES, *speed.RULES, *capacity.RULES, *machine.RULES]
 
 
 def find(results: Results) -> list[Finding]:

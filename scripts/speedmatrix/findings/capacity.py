@@ -64,7 +64,7 @@ def _context_limit(results: Results) -> Found:
         limit = over[0].shown["plan"]["max_context_tokens"]
         yield Finding(
             "note",
-            f"{counted(len(over), 'cell')} go over the context limit of {count(limit)} tokens and were not run.",
+            f"Over the context limit of {count(limit)} tokens: {counted(len(over), 'cell')}, not run.",
             "Prompt and full output of one request are more than the server takes.",
             "Lower measure.max_output_tokens, or start the server with a larger limit if the model allows it.",
             over,

@@ -27,7 +27,8 @@ class PageInput:
 
     `healths` is health.json by server, `charts` the static pictures (SVG) and `specs` the Vega-Lite specs by name,
     `runtime` the script that draws specs; `planned` counts the config's cells and `config` is it as resolved, in YAML
-    and without secrets; `csv` is measurements.csv as it is.
+    and without secrets; `csv` is measurements.csv as it is; `slo` and `prices` (of an hour, by server) are the
+    config's.
     """
 
     cells: list[dict[str, Any]]
@@ -41,11 +42,15 @@ class PageInput:
     title: str | None = None
     author: str | None = None
     slo: dict[str, float] = field(default_factory=dict)
+    prices: dict[str, float] = field(default_factory=dict)
 
     @cached_property
     def servers(self) -> list[Results]:
         """Each server's results, in the config's order."""
-        return [matrix.results(name, health, self.cells, self.slo) for name, health in self.healths.items()]
+        return [
+            matrix.results(name, health, self.cells, self.slo, self.prices.get(name))
+            for name, health in self.healths.items()
+        ]
 
     @cached_property
     def findings(self) -> dict[str, list[findings.Finding]]:
@@ -96,8 +101,12 @@ def _environment(autoescape: bool) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(_HERE), autoescape=autoescape, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters |= formats.FILTERS | {"size": size_name, "script_json": script_json}
+    environment.filters |= formats.FILTERS | {"size": size_name, "script_json": script_json, "figures_of": _figures_of}
     return environment
+
+
+def _figures_of(cell: dict[str, Any], prices: dict[str, float]) -> dict[str, Any]:
+    return matrix.figures_of(cell, prices.get(cell["server"]))
 
 
 def script_json(text: str) -> markupsafe.Markup:

@@ -29,27 +29,66 @@ _ENGINE = {
     "build": "Build",
     "commit": "Commit",
 }
-_HARDWARE = {
-    "type": "Type",
-    "gpu": "GPU",
-    "gpu_count": "GPU count",
-    "vram": "VRAM",
-    "cpu": "CPU",
-    "cores": "Cores",
-    "memory_gb": "Memory",
-    "os": "OS",
-    "kernel": "Kernel",
+_HARDWARE: dict[str, tuple[str, str]] = {
+    "type": ("Type", "{}"),
+    "gpu": ("GPU", "{}"),
+    "gpu_count": ("GPU count", "{}"),
+    "vram": ("VRAM", "{}"),
+    "driver": ("Driver", "{}"),
+    "cuda": ("CUDA", "up to {}"),
+    "cpu": ("CPU", "{}"),
+    "cores": ("Cores", "{}"),
+    "threads": ("Threads", "{}"),
+    "numa_nodes": ("NUMA nodes", "{}"),
+    "memory_gb": ("Memory", "{} GB"),
+    "governor": ("CPU governor", "{}"),
+    "os": ("OS", "{}"),
+    "os_name": ("Distribution", "{}"),
+    "kernel": ("Kernel", "{}"),
+    "container": ("Container", "{}"),
+    "vm": ("Virtual machine", "{}"),
+    "python": ("Python", "{}"),
 }
-_UNITS = {"memory_gb": " GB"}
+_EACH_GPU: dict[str, tuple[str, str]] = {
+    "compute_capability": ("Compute capability", "{}"),
+    "power_limit_w": ("Power limit", "{:.0f} W"),
+    "power_default_w": ("Default limit", "{:.0f} W"),
+    "sm_clock_max_mhz": ("Highest SM clock", "{} MHz"),
+    "mem_clock_max_mhz": ("Highest memory clock", "{} MHz"),
+    "pcie_generation": ("PCIe generation", "{}"),
+    "pcie_width": ("PCIe lanes", "{}"),
+    "nvlinks": ("NVLink links", "{}"),
+    "ecc": ("ECC", "{}"),
+    "mig": ("MIG", "{}"),
+}
+_HIDDEN = ("gpus", "gpus_used", "gpus_absent", "at_rest", "architecture", "governor_driver", "cpu_max_mhz", "boost")
+_SWITCH = {True: "on", False: "off"}
 
 
 def hardware(results: Results) -> list[Row]:
     """The machine; `stated` where the config says it, since the server is elsewhere."""
     told = results.health["hardware"]
     stated = bool(told.get("stated"))
-    named = _HARDWARE | {key: key.replace("_", " ") for key in told if stated and key not in (*_HARDWARE, "stated")}
-    shown = [(name, told.get(key), _UNITS.get(key, "")) for key, name in named.items()]
-    return [(name, f"{value}{unit}" if unit else value, stated) for name, value, unit in shown if value]
+    rows = [(name, form.format(told[key]), stated) for key, (name, form) in _HARDWARE.items() if told.get(key)]
+    listed_gpus = told.get("gpus")
+    if isinstance(listed_gpus, list):
+        place = next((at for at, row in enumerate(rows) if row[0] == "CPU"), len(rows))
+        rows[place:place] = _each_gpu(listed_gpus)
+    if stated:
+        own = [key for key in told if key not in (*_HARDWARE, *_HIDDEN, "stated")]
+        rows += [(key.replace("_", " "), told[key], True) for key in own if told[key] not in (None, "")]
+    return rows
+
+
+def _each_gpu(gpus: list[dict[str, Any]]) -> list[Row]:
+    """What the GPUs have in common, or each value that occurs among them."""
+    rows: list[Row] = []
+    for key, (name, form) in _EACH_GPU.items():
+        values = [gpu[key] for gpu in gpus if gpu.get(key) is not None]
+        shown = dict.fromkeys(_SWITCH[value] if isinstance(value, bool) else form.format(value) for value in values)
+        if shown:
+            rows.append((name, " / ".join(shown), False))
+    return rows
 
 
 def engine(results: Results) -> list[Row]:

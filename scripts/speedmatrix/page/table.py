@@ -23,14 +23,18 @@ WHERE_TOLD: list[Column] = [
     ("Time between tokens, 99th percentile", "itl_p99_ms", formats.fine_ms, True),
     ("Prompt tokens", "prompt_tokens", formats.count, True),
     ("Server's own count", "server_tok_s", formats.speed, True),
+    ("Mean power", "power_avg_w", formats.watts, True),
+    ("Energy", "energy_j", formats.joules, True),
+    ("Tokens per joule", "tok_per_j", formats.small, True),
+    ("Hottest GPU", "gpu_temp_max_c", formats.celsius, True),
+    ("Slowed down by", "throttle", formats.fact, False),
+    ("Price per million tokens", "price_per_mtok", formats.small, True),
 ]
 
 
-def columns(cells: list[dict[str, Any]]) -> list[Column]:
-    """COLUMNS, and of those WHERE_TOLD the ones that any cell has a figure of."""
-    return COLUMNS + [one for one in WHERE_TOLD if any(figures(cell).get(one[1]) is not None for cell in cells)]
+def columns(rows: list[dict[str, Any]]) -> list[Column]:
+    """COLUMNS, and of those WHERE_TOLD the ones that any row of figures says something in."""
+    return COLUMNS + [one for one in WHERE_TOLD if any(figures.get(one[1]) not in _NOTHING for figures in rows)]
 
 
-def figures(cell: dict[str, Any]) -> dict[str, Any]:
-    """All of a cell's figures by name; none for one that was not measured."""
-    return cell["figures"] or {}
+_NOTHING = (None, "no data")

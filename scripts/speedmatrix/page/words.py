@@ -33,6 +33,8 @@ CHART_CAPTIONS = {
     "total-tok-s": "Total output speed over requests at once, a panel each context; the other contexts are grey behind it.",
     "request-vs-total": "What one reader gets against what the server yields: along a line the number of requests rises.",
     "ttft": "Time to first token when all requests start at once, both axes logarithmic.",
+    "tokens-per-joule": "Output tokens for each joule that the GPUs took (the CPU packages where there are none).",
+    "power": "Power and clock of each device over the fastest cell; the window begins at 0 s.",
     "prefill": "Prompt tokens processed per second, one request at a time, prompt not in the cache.",
 }
 
