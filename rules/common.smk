@@ -4,10 +4,15 @@ import re
 import sys
 from pathlib import Path
 
+import snakemake.exceptions
+
 sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
-from speedmatrix import config as sweep_config
-from speedmatrix import cost, history, progress, servers, supervisor
+try:
+    from speedmatrix import config as sweep_config
+    from speedmatrix import cost, explain, history, progress, servers, supervisor
+except ModuleNotFoundError as error:
+    sys.exit(f"error: the Python package {error.name} is missing here: `make report` installs everything into .venv")
 
 DEFAULT_CONFIG = str(Path(workflow.basedir) / "config" / "config.yaml")
 
@@ -27,9 +32,15 @@ except sweep_config.ConfigError as error:
 config.clear()
 
 CELLS = SWEEP.cells()
+if unwritable := explain.unwritable(explain.BY_SNAKEMAKE if READS_ONLY else explain.BY_A_SWEEP):
+    sys.exit(f"error: {unwritable}")
+# Snakemake's own words for a lock are many, and leave open which of two things to do.
+snakemake.exceptions.LockException.__init__ = lambda self: WorkflowError.__init__(self, explain.locked())
+
 PLACE = {cell.path: place for place, cell in enumerate(CELLS)}
-for name in SWEEP.servers:  # merge has these as inputs, so that a deleted cell is noticed: they must exist at once
-    Path("results/cells", name).mkdir(parents=True, exist_ok=True)
+if not READS_ONLY:
+    for name in SWEEP.servers:  # merge has these as inputs, so that a deleted cell is noticed: they must exist at once
+        Path("results/cells", name).mkdir(parents=True, exist_ok=True)
 
 
 wildcard_constraints:

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
-from speedmatrix import charts, job, merge
+from speedmatrix import job
 
 with job.job(snakemake.log[0]):
+    from speedmatrix import charts, merge
+
     data = charts.data(merge.read_csv(Path(snakemake.input.table)), Path("results/cells"))
     for name, kind in charts.CHARTS.items():
         charts.write(kind.draw(data), Path("results/charts"), name)

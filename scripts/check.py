@@ -2,9 +2,11 @@
 
 import sys
 
-from speedmatrix import config, cost, inspection, job
+from speedmatrix import job
 
 with job.job(snakemake.log[0]):
+    from speedmatrix import config, cost, inspection
+
     settings = config.from_environment()
     looking = inspection.Inspection(settings.cells(), cost.prices(settings))
     for finding in looking.look():

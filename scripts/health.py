@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from speedmatrix import config, job, servers
+from speedmatrix import job
 
 with job.job(snakemake.log[0]):
+    from speedmatrix import config, servers
+
     launched, output = Path(snakemake.input[0]), Path(snakemake.output[0])
     servers.health(config.from_environment(), snakemake.wildcards.server, launched, output)

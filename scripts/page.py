@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
-from speedmatrix import charts, config, cost, job, merge, page, progress, servers, store
+from speedmatrix import job
 
 with job.job(snakemake.log[0]):
+    from speedmatrix import charts, config, cost, merge, page, progress, servers, store
+
     settings = config.from_environment()
     partial = snakemake.rule == "partial"
     cells = progress.results(settings) if partial else merge.read_cells([Path(path) for path in snakemake.input.cells])

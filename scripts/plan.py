@@ -8,32 +8,20 @@ import sys
 from speedmatrix import config, estimate, progress, store
 
 TARGET = "results/report.html"
-TRIGGERS = ["mtime", "params", "input"]  # profiles/default without its `quiet`: the jobs' outputs are read here
+TRIGGERS = ["mtime", "params", "input"]
 OUTPUT = re.compile(r"^\s*output: (results/cells/\S+\.json)", re.M)
 
 
 def main(arguments: list[str]) -> int:
     """Arguments are passed on to snakemake; returns its exit code."""
-    dry = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "snakemake",
-            "-n",
-            TARGET,
-            "--workflow-profile",
-            "none",
-            "--rerun-triggers",
-            "mtime",
-            "params",
-            "input",
-            *arguments,
-        ],
-        capture_output=True,
-        text=True,
-    )
+    # profiles/default without its `quiet`: the jobs' outputs are read here
+    profile = ["--workflow-profile", "none", "--rerun-incomplete", "--rerun-triggers", *TRIGGERS]
+    command = [sys.executable, "-m", "snakemake", "-n", TARGET, *profile, *arguments]
+    dry = subprocess.run(command, capture_output=True, text=True)
     if dry.returncode:
-        print((dry.stdout + dry.stderr).strip(), file=sys.stderr)
+        said = (dry.stdout + dry.stderr).strip()
+        ours = [line for line in said.splitlines() if line.startswith(("config: ", "error: "))]
+        print("\n".join(ours) or said, file=sys.stderr)
         return dry.returncode
     planned = set(OUTPUT.findall(dry.stdout + dry.stderr))
     try:

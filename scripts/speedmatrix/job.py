@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from speedmatrix import redact, supervisor, untrusted
+from speedmatrix import explain, redact, supervisor
 
-_LONGEST_LINE = 1000
 log = logging.getLogger(__name__)
 
 
@@ -31,7 +30,7 @@ def job(log_file: str) -> Iterator[None]:
         yield
     except Exception as error:
         log.exception("the job failed")
-        line = redact.redact_text(untrusted.line(str(error), _LONGEST_LINE) or type(error).__name__)
+        line = redact.redact_text(explain.line(error))
         print(f"error: {line} (more in {log_file})", file=sys.stderr, flush=True)
         sys.exit(1)
 

@@ -33,8 +33,9 @@ def sole_use(url: str) -> Iterator[None]:
         own, last = os.environ.get(processes.OWNER_ENV, ""), _owner(file)
         if last != own and processes.is_alive(last):
             raise _occupied(url)
-        os.ftruncate(file, 0)
-        os.pwrite(file, own.encode(), 0)
+        with contextlib.suppress(OSError):  # of another user, who may not let this one write: then the lock alone tells
+            os.ftruncate(file, 0)
+            os.pwrite(file, own.encode(), 0)
         yield
 
 
@@ -52,14 +53,22 @@ def _opened(url: str) -> Iterator[int]:
     """The lock's file, which every user of this host may open."""
     name = f"speedmatrix-{hashlib.sha256(hosts.server_key(url).encode()).hexdigest()[:16]}.lock"
     path = Path(tempfile.gettempdir()) / name
-    try:
-        # Without O_CREAT: in a directory like /tmp the kernel may refuse that for another user's file.
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
-        with contextlib.suppress(PermissionError):  # made by another user in this moment
-            os.fchmod(descriptor, 0o666)
+    descriptor = _open(path)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        # Without O_CREAT: in a directory like /tmp the kernel refuses that for another user's file.
+        return os.open(path, flags | os.O_RDWR)
+    except PermissionError:
+        return os.open(path, flags | os.O_RDONLY)  # enough for the lock
+    except FileNotFoundError:
+        descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o666)
+        with contextlib.suppress(PermissionError):  # made by another user in this moment
+            os.fchmod(descriptor, 0o666)
+        return descriptor

@@ -11,6 +11,8 @@ import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from speedmatrix import untrusted
+
 STATE_DIR = Path(".speedmatrix")
 
 
@@ -83,11 +85,12 @@ def ending(returncode: int | None) -> str:
 
 
 def log_tail(path: str, lines: int = 10) -> list[str]:
-    """The last `lines` lines of a log file that hold something; empty where there is none."""
+    """The last `lines` lines of a log file that hold something, printable; empty where there is none."""
     try:
         with Path(path).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return [line for line in text.splitlines() if line.strip()][-lines:]
+    printable = [untrusted.line(line, 1000) for line in text.splitlines()]
+    return [line for line in printable if line][-lines:]

@@ -204,7 +204,9 @@ def _start(spec: LaunchSpec, owner: str, is_ready: Callable[[], bool]) -> Server
 def _died(spec: LaunchSpec, state: ServerState) -> ServerError:
     tail = log_tail(state.log_path)
     return ServerError(
-        f"{spec.server} ended at start with {ending(state.returncode)}: see {state.log_path}{_last(tail)}", tail
+        f"{spec.server} ended at start with {ending(state.returncode)}: see {state.log_path}, mend its launch command,"
+        f" run again{_last(tail)}",
+        tail,
     )
 
 

@@ -11,7 +11,7 @@ import tracemalloc
 
 import pytest
 
-from speedmatrix import load, merge, metrics, opener, prompts, servers, sizing, sse, store, untrusted
+from speedmatrix import load, merge, metrics, opener, prompts, servers, serverstate, sizing, sse, store, untrusted
 from speedmatrix.arrivals import Stream
 from speedmatrix.cells import Capacity
 from speedmatrix.config import ConfigError, Server, parse
@@ -354,3 +354,8 @@ def test_no_text_ends_with_a_line_of_its_own(changes):
 def test_a_size_that_ends_with_a_line_is_refused():
     with pytest.raises(ConfigError, match="is no size"):
         parse({"servers": {"s": {"engine": "vllm", "url": "http://h"}}, "matrix": {"prefill": {"contexts": ["8K\n"]}}})
+
+
+def test_a_log_that_moves_the_cursor_is_quoted_in_plain_letters(tmp_path):
+    (tmp_path / "a.log").write_bytes(b"first\n\x1b[2J\x07out of memory\xff\r\n\x1b\n\n")
+    assert serverstate.log_tail(str(tmp_path / "a.log"), 1) == ["[2J out of memory\ufffd"]

@@ -93,7 +93,8 @@ def test_another_spec_replaces_what_is_up(port):
 
 def test_an_end_at_start_tells_code_place_and_last_line(port):
     with pytest.raises(
-        ServerError, match=r"ended at start with code 3: see logs/server-target\.log; .*cannot load"
+        ServerError,
+        match=r"ended at start with code 3: see logs/server-target\.log, mend its launch command, run again; .*cannot",
     ) as e:
         ensure_server(spec(port, "--exit", "3"), listening(port))
     assert e.value.log_tail[-1] == "cannot load the model"
