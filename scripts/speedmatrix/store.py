@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -66,9 +67,16 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """A JSON file's value. StoreError with one line when it is not whole."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
     except (OSError, ValueError, RecursionError) as error:
         raise StoreError(path, f"can't be read ({_cause(error)})") from None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no JSON number")
+    return number
 
 
 def _cause(error: OSError | ValueError | RecursionError) -> str:
