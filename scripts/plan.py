@@ -4,8 +4,9 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 
-from speedmatrix import config, estimate, progress, store
+from speedmatrix import config, estimate, explain, progress, store
 
 TARGET = "results/report.html"
 TRIGGERS = ["mtime", "params", "input"]
@@ -14,6 +15,11 @@ OUTPUT = re.compile(r"^\s*output: (results/cells/\S+\.json)", re.M)
 
 def main(arguments: list[str]) -> int:
     """Arguments are passed on to snakemake; returns its exit code."""
+    try:
+        settings = config.read([_option(arguments, "--configfile") or "config/config.yaml"])
+    except config.ConfigError as error:
+        print(f"config: {error}", file=sys.stderr)
+        return 1
     # profiles/default without its `quiet`: the jobs' outputs are read here
     profile = ["--workflow-profile", "none", "--rerun-incomplete", "--rerun-triggers", *TRIGGERS]
     command = [sys.executable, "-m", "snakemake", "-n", TARGET, *profile, *arguments]
@@ -25,18 +31,17 @@ def main(arguments: list[str]) -> int:
         return dry.returncode
     planned = set(OUTPUT.findall(dry.stdout + dry.stderr))
     try:
-        settings = config.read([_option(arguments, "--configfile") or "config/config.yaml"])
         os.chdir(_option(arguments, "--directory") or ".")
         print(_stats(dry.stdout + dry.stderr))
         print(_summary(settings, [cell for cell in settings.cells() if cell.path in planned]))
-    except (config.ConfigError, store.StoreError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (OSError, store.StoreError) as error:
+        print(f"error: {explain.line(error)}", file=sys.stderr)
         return 1
     return 0
 
 
 def _option(arguments: list[str], name: str) -> str | None:
-    return arguments[arguments.index(name) + 1] if name in arguments else None
+    return next((value for option, value in pairwise(arguments) if option == name), None)
 
 
 def _stats(text: str) -> str:

@@ -74,22 +74,25 @@ def save(run: Run, path: Path) -> None:
     prompt_ms = [np.nan if s.prompt_ms is None else s.prompt_ms for s in streams]
     lengths = [len(s.t_ns) for s in streams]
     temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("wb") as file:
-        np.savez_compressed(
-            file,
-            allow_pickle=False,
-            window_ns=np.array([run.t0_ns, run.t1_ns], np.int64),
-            lags_ns=np.array(run.lags_ns, np.int64),
-            about=np.array(json.dumps({name: getattr(run, name) for name in _ABOUT})),
-            stream_prompt_ms=np.array(prompt_ms, np.float64),
-            stream=np.repeat(np.arange(len(streams), dtype=np.int32), lengths),
-            t_ns=np.array([t for s in streams for t in s.t_ns], np.int64),
-            tokens=np.array([n for s in streams for n in s.tokens], np.int32),
-            **columns,
-        )
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            np.savez_compressed(
+                file,
+                allow_pickle=False,
+                window_ns=np.array([run.t0_ns, run.t1_ns], np.int64),
+                lags_ns=np.array(run.lags_ns, np.int64),
+                about=np.array(json.dumps({name: getattr(run, name) for name in _ABOUT})),
+                stream_prompt_ms=np.array(prompt_ms, np.float64),
+                stream=np.repeat(np.arange(len(streams), dtype=np.int32), lengths),
+                t_ns=np.array([t for s in streams for t in s.t_ns], np.int64),
+                tokens=np.array([n for s in streams for n in s.tokens], np.int32),
+                **columns,
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def load(path: Path) -> Run:

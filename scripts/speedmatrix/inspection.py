@@ -56,9 +56,9 @@ class Inspection:
     def summary(self) -> str:
         """One line: how much was checked, and how much of it is off."""
         off, counts = sum(one.off for one in self.findings), self.counts
-        looked = f"{counts['cells']} cells, {counts['again']} of them computed again from their arrivals"
+        looked = f"{counted(counts['cells'], 'cell')}, {counts['again']} of them computed again from their arrivals"
         verdict = "nothing is off" if not off else "1 thing is off" if off == 1 else f"{off} things are off"
-        return f"check: {looked}, {counts['attempts']} attempts in the history: {verdict}"
+        return f"check: {looked}, {counted(counts['attempts'], 'attempt')} in the history: {verdict}"
 
     def _of_cells(self) -> Found:
         for path in sorted(RESULTS.glob("cells/*/*.json")):

@@ -78,3 +78,13 @@ def test_figures_from_the_file_are_the_cells(tmp_path):
     run = Run(lanes, 2 * 10**8, 7 * 10**8)
     arrivals.save(run, tmp_path / "a.npz")
     assert metrics.decode(arrivals.load(tmp_path / "a.npz")) == metrics.decode(run)
+
+
+def test_a_disk_that_is_full_leaves_nothing_behind_and_what_was_there_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    arrivals.save(Run([Stream(0, 0, 5, [9], [1])], 1, 2), path)
+    monkeypatch.setattr(arrivals.os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        arrivals.save(Run([], 3, 4), path)
+    assert arrivals.load(path).t0_ns == 1
+    assert [child.name for child in tmp_path.iterdir()] == ["a.npz"]

@@ -164,3 +164,27 @@ def test_an_environment_has_all_that_its_modules_import(name):
     text = (ROOT / f"envs/{name}.yaml").read_text()
     listed = set(re.findall(r"- ([\w.-]+)==", text))
     assert {DISTRIBUTIONS.get(package, package) for package in packages} <= listed
+
+
+def closure(script: Path) -> set[str]:
+    """Everything that a rule's script imports, our own modules' imports at their top included."""
+    seen: set[str] = set()
+    left = [script]
+    while left:
+        for name in imports(left.pop()) - seen:
+            seen.add(name)
+            place = LIBRARY.parent.joinpath(*name.split("."))
+            left += [path for path in (place.with_suffix(".py"), place / "__init__.py") if path.exists()]
+    return seen
+
+
+RULES_OF = {"measure": ["launch", "health", "cell"], "report": ["merge", "charts", "page", "check"]}
+LATE = {"tokenizers", "xllamacpp", "gguf", "vl_convert"}  # imported inside functions, where they are needed
+
+
+@pytest.mark.parametrize("name", RULES_OF)
+def test_an_environment_has_all_that_its_rules_import(name):
+    used = {imported.split(".")[0] for rule in RULES_OF[name] for imported in closure(ROOT / f"scripts/{rule}.py")}
+    packages = used - set(sys.stdlib_module_names) - {"speedmatrix"} - LATE
+    listed = set(re.findall(r"- ([\w.-]+)==", (ROOT / f"envs/{name}.yaml").read_text()))
+    assert {DISTRIBUTIONS.get(package, package) for package in packages} <= listed

@@ -1,6 +1,7 @@
 """A results directory as a whole: sound ones have nothing off, and each damage is one line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,14 @@ def lines(off: bool = True) -> list[str]:
 
 def edit(path: Path, **changes) -> None:
     store.write_json(path, json.loads(path.read_text()) | changes)
+
+
+def damage_figure(number: str) -> None:
+    """Write `number` as it is in place of the cell's completed requests and its total speed."""
+    text = MEASURED.read_text()
+    for name in ("total_tok_s", "completed"):
+        text = re.sub(rf'"{name}": [^,]+', f'"{name}": {number}', text)
+    MEASURED.write_text(text)
 
 
 def first_attempt() -> Path:
@@ -134,6 +143,10 @@ def test_fingerprints_that_differ_are_off():
         (lambda: MEASURED.write_text('{"schema":'), f"{MEASURED}: can't be read (not valid JSON): delete it"),
         (lambda: MEASURED.write_text("[" * 100_000), f"{MEASURED}: can't be read (not valid JSON): delete it"),
         (lambda: MEASURED.write_bytes(b"\xff\xfe"), f"{MEASURED}: can't be read (not valid JSON): delete it"),
+        (lambda: damage_figure("NaN"), f"{MEASURED}: can't be read (not valid JSON): delete it"),
+        (lambda: damage_figure("1e999"), f"{MEASURED}: can't be read (not valid JSON): delete it"),
+        (lambda: damage_figure("9" * 400), f"{MEASURED}: is no valid cell file (figures"),
+        (lambda: damage_figure("-1"), f"{MEASURED}: is no valid cell file (figures"),
         (lambda: edit(MEASURED, status="fine"), f"{MEASURED}: is no valid cell file (status: 'fine' is not one of"),
         (lambda: edit(MEASURED, concurrency=8), f"{MEASURED}: holds another cell (results/cells/vllm/decode-8K-x8"),
         (lambda: MEASURED.with_suffix(".arrivals.npz").unlink(), f"{MEASURED}: its arrivals (decode-8K-x2.arr"),
