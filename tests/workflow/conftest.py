@@ -39,10 +39,21 @@ class Sweep:
     def command(self) -> list[str]:
         return [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "1"]
 
-    def start(self, target: str = "results/report.html", *more: str, **env: str) -> subprocess.Popen:
+    def start(
+        self, target: str = "results/report.html", *more: str, through: tuple[str, ...] = (), **env: str
+    ) -> subprocess.Popen:
         self.config_file.write_text(yaml.safe_dump(self.config, sort_keys=False))
         return subprocess.Popen(
-            [*self.command, target, "--configfile", str(self.config_file), "--directory", str(self.directory), *more],
+            [
+                *through,
+                *self.command,
+                target,
+                "--configfile",
+                str(self.config_file),
+                "--directory",
+                str(self.directory),
+                *more,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -50,8 +61,10 @@ class Sweep:
             env={**os.environ, "XDG_CACHE_HOME": str(self.directory.parent / "cache"), **env},
         )
 
-    def run(self, target: str = "results/report.html", *more: str, **env: str) -> tuple[int, str]:
-        process = self.start(target, *more, **env)
+    def run(
+        self, target: str = "results/report.html", *more: str, through: tuple[str, ...] = (), **env: str
+    ) -> tuple[int, str]:
+        process = self.start(target, *more, through=through, **env)
         try:
             output, _ = process.communicate(timeout=240)
         except subprocess.TimeoutExpired:

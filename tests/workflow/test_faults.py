@@ -1,0 +1,203 @@
+"""What can happen to a sweep, done to it for real: what was measured stays, what was started ends, one line says so."""
+
+import json
+import os
+import resource
+import shlex
+import signal
+import time
+
+import psutil
+import pytest
+
+from speedmatrix import store
+from tests.workflow.conftest import Sweep
+
+
+def wait_for(process, ready, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def measuring(sweep: Sweep, cell: str) -> psutil.Process:
+    """The process that measures this cell, which has begun."""
+    log = f"logs/tiny/{cell}.log"
+    for process in psutil.process_iter():
+        try:
+            line = " ".join(process.cmdline())
+            here = process.cwd() == str(sweep.directory)
+        except psutil.Error:
+            continue
+        if here and "cell.py" in line and (sweep.directory / log).exists():
+            return process
+    raise AssertionError(f"nothing measures {cell}")
+
+
+def in_cell(sweep: Sweep, process, cell: str) -> psutil.Process:
+    wait_for(process, (sweep.directory / f"logs/tiny/{cell}.log").exists)
+    time.sleep(0.4)
+    return measuring(sweep, cell)
+
+
+def whole(sweep: Sweep) -> dict[str, dict]:
+    """All cells that are there, each read and valid by its schema."""
+    return {path.stem: store.read_valid(path, "cell") for path in sweep.directory.glob("results/cells/tiny/*.json")}
+
+
+def few(sweep: Sweep) -> None:
+    """Leave 3 cells."""
+    sweep.config["matrix"] = {"prefill": {"contexts": [256]}, "decode": {"contexts": [256], "concurrency": [1, 2]}}
+
+
+def shell(sweep: Sweep, before: str, after: str = "") -> None:
+    """Launch the server by a shell that does something before and after it."""
+    launch = sweep.config["servers"]["tiny"]["launch"]
+    command = " ".join(shlex.quote(str(word)) for word in launch["command"]).replace("'{python}'", '"{python}"')
+    launch["command"] = f"{before} {command} {after}"
+
+
+@pytest.mark.fault("SIGTERM, SIGKILL to snakemake while a server starts", "server and children gone in 2 s")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_sweep_that_ends_while_its_server_starts_leaves_nothing(fresh, number):
+    shell(fresh, "setsid sleep 1000 & sleep 1000;")
+    process = fresh.start()
+    wait_for(process, lambda: sum("sleep 1000" in line for line in fresh.processes()) >= 2)
+    os.kill(process.pid, number)
+    ended = time.monotonic()
+    process.communicate(timeout=30)
+    left = fresh.wait_for_end(10)
+    assert left == [] and time.monotonic() - ended < 4
+    assert fresh.attempts() == []
+
+
+@pytest.mark.fault(
+    "a server that ignores SIGTERM and forks workers into sessions of their own",
+    "all of it is gone after stop_grace_s",
+)
+def test_a_server_that_will_not_end_is_ended(fresh):
+    fresh.config["servers"]["tiny"]["launch"]["stop_grace_s"] = 1
+    shell(fresh, "trap '' TERM; setsid sleep 1000 & ", "; sleep 1000")
+    process = fresh.start()
+    wait_for(process, fresh.cell("prefill-256").exists)
+    os.kill(process.pid, signal.SIGINT)
+    began = time.monotonic()
+    process.communicate(timeout=60)
+    assert fresh.wait_for_end(10) == []
+    assert time.monotonic() - began < 1 + 2 + 2  # grace, what is promised beyond it, and this machine's noise
+
+
+@pytest.mark.fault("a server that dies as it starts", "one line with its code, its last words and where its log is")
+def test_a_server_that_dies_as_it_starts_ends_the_sweep(fresh):
+    shell(fresh, "echo out of memory; exit 9;")
+    code, output = fresh.run()
+    assert code != 0 and fresh.launches() == 1 and fresh.attempts() == []
+    (said,) = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert "code 9" in said and "logs/server-tiny.log" in said and "out of memory" in output
+    assert "Traceback" not in output and fresh.wait_for_end(3) == []
+
+
+@pytest.mark.fault(
+    "the measuring process stopped for 5 s (SIGSTOP)", "that cell is failed, and measured by the next run"
+)
+def test_a_measurement_that_was_stopped_is_no_figure(fresh):
+    few(fresh)
+    fresh.config["measure"]["duration_s"] = 3
+    process = fresh.start()
+    measurer = in_cell(fresh, process, "decode-256-x2")
+    time.sleep(0.8)
+    measurer.suspend()
+    time.sleep(5)
+    measurer.resume()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    cell = whole(fresh)["decode-256-x2"]
+    assert cell["status"] == "failed" and cell["figures"] is None
+    assert "late" in cell["reason"] or "stopped" in cell["reason"]
+    code, output = fresh.run()
+    assert code == 0 and whole(fresh)["decode-256-x2"]["status"] == "valid", output
+
+
+@pytest.mark.fault("the measuring process killed (SIGKILL)", "one line; the next run measures that cell")
+def test_a_measurement_that_was_killed_is_made_by_the_next_run(fresh):
+    few(fresh)
+    process = fresh.start()
+    in_cell(fresh, process, "decode-256-x1").kill()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    last = [line for line in output.splitlines() if line.strip()][-1]
+    assert last.startswith("stopped: ") and "the same command goes on" in last, output
+    done = whole(fresh)
+    assert set(done) == {"prefill-256"} and fresh.wait_for_end(4) == []
+    code, output = fresh.run()
+    assert code == 0, output
+    cells = whole(fresh)
+    assert len(cells) == 3 and cells["prefill-256"] == done["prefill-256"]
+
+
+@pytest.mark.fault("no room for a cell's files (limit on file sizes)", "one line; no half file; the rest is kept")
+def test_a_disk_that_is_full_costs_only_what_does_not_fit(fresh):
+    few(fresh)
+    fresh.config["measure"]["duration_s"] = 4
+    process = fresh.start()
+    wait_for(process, fresh.cell("prefill-256").exists)
+    limit = 12_000  # more than any JSON here, less than the arrivals of 4 s
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "File too large: raise the limit on file sizes (ulimit -f), then run again" in output, output
+    assert "Traceback" not in output
+    done = whole(fresh)
+    assert set(done) == {"prefill-256"}
+    folder = fresh.directory / "results/cells/tiny"
+    assert all(path.suffix in (".json", ".npz", ".csv") and not path.name.startswith(".") for path in folder.iterdir())
+    assert fresh.wait_for_end(4) == []
+    code, output = fresh.run()
+    assert code == 0, output
+    cells = whole(fresh)
+    assert len(cells) == 3 and cells["prefill-256"] == done["prefill-256"]
+
+
+@pytest.mark.fault("results/ read-only", "refused in one line before anything starts")
+def test_results_that_cannot_be_written_stop_the_sweep_before_it_starts(fresh):
+    results = fresh.directory / "results"
+    results.mkdir()
+    results.chmod(0o555)
+    # Root may write anywhere, unless it gives that capability away.
+    powerless = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
+    code, output = fresh.run(through=powerless)
+    assert code != 0 and f"{results} can't be written" in output, output
+    assert "Traceback" not in output and list(results.iterdir()) == [] and fresh.launches() == 0
+
+
+@pytest.mark.fault("two sweeps in two directories on one server", "the second is refused, the first unharmed")
+def test_a_server_that_another_directory_measures_is_left_alone(fresh, tmp_path):
+    few(fresh)
+    process = fresh.start()
+    wait_for(process, fresh.cell("prefill-256").exists)
+    (tmp_path / "second").mkdir()
+    server = {"engine": "llama.cpp", "url": fresh.config["servers"]["tiny"]["url"].replace("127.0.0.1", "localhost")}
+    server["facts"] = {"launch_command": "llama-server --kv-unified"}
+    second = Sweep(tmp_path / "second", fresh.config | {"servers": {"tiny": server}})
+    code, output = second.run()
+    assert code != 0 and "another sweep is measuring" in output and "Traceback" not in output, output
+    assert second.attempts() == []
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    cells = whole(fresh)
+    assert len(cells) == 3 and {cell["status"] for cell in cells.values()} == {"valid"}
+
+
+@pytest.mark.fault("a cell's JSON cut in half on disk", "named in one line, never used")
+def test_a_cell_that_was_cut_is_named(sweep):
+    path = sweep.cell("decode-256-x2")
+    path.write_text(path.read_text()[: len(path.read_text()) // 2])
+    code, output = sweep.run("check")
+    assert code != 0 and "results/cells/tiny/decode-256-x2.json: can't be read (not valid JSON)" in output
+    assert "Traceback" not in output
+    (sweep.directory / "results/measurements.csv").unlink()
+    code, output = sweep.run()
+    assert code != 0 and "decode-256-x2.json can't be read (not valid JSON): delete it and run again" in output
+    path.unlink()
+    assert sweep.run()[0] == 0 and json.loads(path.read_text())["status"] == "valid"
