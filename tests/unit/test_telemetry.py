@@ -243,7 +243,10 @@ def sampler(monkeypatch, nvml: Nvml, pids=frozenset({10})) -> sampling.Sampler:
 
 
 def rounds(made: sampling.Sampler, number: int) -> Taken:
-    lines = [json.dumps(item) for _ in range(number) for item in made.round()]
+    lines = []
+    for _ in range(number):
+        made.look()
+        lines += [json.dumps(item) for item in made.round()]
     return telemetry.parse("\n".join(lines))
 
 
@@ -275,6 +278,7 @@ def test_the_gpus_of_a_server_that_ends_stay_its_own(monkeypatch):
     monkeypatch.setattr(sampling, "_LOOK_EVERY_S", 0)
     rounds(made, 1)
     nvml.gpus[1]["ComputeRunningProcesses"] = []
+    made.look()
     assert [item for item in made.round() if isinstance(item, dict)] == []  # nothing new became known
     nvml.gpus[0]["ComputeRunningProcesses"] = [process(10)]
     assert rounds(made, 1).gpus == (0, 1)
@@ -342,7 +346,7 @@ LINE = "print('[1,\"host\"]', flush=True)"
 def test_a_sampler_that_fails_is_no_data_with_a_reason_and_no_delay(program, failed, readings):
     seen, ended_s = recorded(program)
     assert (seen.failed, len(seen.readings)) == (failed, readings)
-    assert ended_s < 1.5
+    assert ended_s < 2
     told = telemetry.Recording(seen).telemetry(WINDOW)
     assert told["reason"] == failed and told["energy_j"] is None
 
@@ -357,6 +361,7 @@ def test_what_makes_no_sense_is_no_data():
     nonsense = Taken([Reading("now", "gpu0", power_w="much")], "nvml", (0,))  # type: ignore[arg-type]
     told = telemetry.Recording(nonsense).telemetry(WINDOW)
     assert told["reason"] == "what the sampler wrote could not be worked out"
+    assert telemetry.Recording(nonsense).csv(WINDOW) is None
 
 
 def test_the_error_of_what_is_measured_comes_through():
