@@ -7,7 +7,7 @@ import pytest
 from speedmatrix import integration, telemetry
 from speedmatrix.cells import Cell
 from tests.accuracy import programmed_gpu
-from tests.accuracy.truth import serving
+from tests.accuracy.truth import TRIES, serving
 
 SAMPLER = [sys.executable, "-m", "tests.accuracy.programmed_gpu", "--port", "9"]
 
@@ -16,10 +16,14 @@ SAMPLER = [sys.executable, "-m", "tests.accuracy.programmed_gpu", "--port", "9"]
     "cell", [Cell("truth", "decode", 8192, 4), Cell("truth", "prefill", 32768)], ids=lambda c: c.name
 )
 def test_energy_over_the_exact_window(cell):
-    with serving(5) as truth, telemetry.running(SAMPLER) as recording:
-        seen, _ = truth.measure(cell, duration_s=1.3, prefill_repeats=2)
-    window = integration.window_of(seen.run, seen.figures.get("output_tokens"))
-    told = recording.telemetry(window)
+    with serving(5) as truth:
+        for _ in range(TRIES):
+            with telemetry.running(SAMPLER) as recording:
+                seen, _ = truth.measure(cell, duration_s=1.3, prefill_repeats=2)
+            window = integration.window_of(seen.run, seen.figures.get("output_tokens"))
+            told = recording.telemetry(window)
+            if told["samples"] > 8 * window.seconds:  # else this machine held the sampler up
+                break
     right_j = 2 * (programmed_gpu.energy_j(window.t1_ns) - programmed_gpu.energy_j(window.t0_ns))
     # A window that is no whole number of swings, so that it matters where exactly it lies: half a swing off is 30 %.
     assert told["energy_j"] == pytest.approx(right_j, rel=0.01)

@@ -390,14 +390,13 @@ def test_a_server_elsewhere_is_not_sampled(url, more, why):
 def test_the_real_sampler_on_this_host():
     began_ns = time.perf_counter_ns()
     with telemetry.recording(server("http://127.0.0.1:9"), None) as recording:
-        time.sleep(1.2)
+        time.sleep(1.5)
     seen = [one for one in recording.taken.readings if one.device == HOST]
-    assert recording.taken.failed is None and len(seen) >= 4
+    assert recording.taken.failed is None and len(seen) >= 3
     # One clock for both processes, and a last sample after the sign to end.
     assert began_ns < seen[0].t_ns and seen[-1].t_ns - seen[0].t_ns > 0.3 * SECOND
-    window = Window(seen[0].t_ns + 1, seen[-1].t_ns, None)
-    told = recording.telemetry(window)
-    assert 0 <= told["cpu_load_avg_pct"] <= 100 and told["samples"] == len(seen) - 2
+    told = recording.telemetry(Window(seen[0].t_ns, seen[-1].t_ns, None))
+    assert 0 <= told["cpu_load_avg_pct"] < 100.1 and told["samples"] == len(seen) - 1
     assert told["absent"]["server_memory_max_bytes"] == "the server's processes can't be seen"
 
 
