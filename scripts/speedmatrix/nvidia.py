@@ -132,6 +132,7 @@ class Nvidia:
             raise NoGpus(f"NVML: {str(error).removeprefix('NVML ')}") from error
         if not self.count:
             raise NoGpus("NVML lists no GPU")
+        self._handles: dict[int, Any] = {}
         self._mute: dict[int, dict[str, str]] = {index: {} for index in range(self.count)}
 
     def system(self) -> dict[str, Any]:
@@ -192,10 +193,13 @@ class Nvidia:
         whole = self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)
         return int(self._nvml.nvmlDeviceGetIndex(whole))
 
-    def _ask(self, index: int, calls: dict[str, _Call]) -> tuple[dict[str, Any], dict[str, Exception]]:
-        nvml = self._nvml
+    def _handle(self, index: int) -> Any:
+        if index not in self._handles:
+            self._handles[index] = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        return self._handles[index]
 
+    def _ask(self, index: int, calls: dict[str, _Call]) -> tuple[dict[str, Any], dict[str, Exception]]:
         def bound(call: _Call) -> Callable[[], Any]:
-            return lambda: call(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
+            return lambda: call(self._nvml, self._handle(index))
 
         return answers({name: bound(call) for name, call in calls.items()})

@@ -25,9 +25,10 @@ from speedmatrix.readings import HOST, Reading
 from speedmatrix.sensors import CpuTemperature, Rapl
 
 PERIOD_S = 0.1
-_BUSY = 20  # a round's CPU time, times this, is the shortest time to the next: never over 5 % of a core
+LONGEST_S = 0.5
+_BUSY = 20  # a round's CPU time, times this, is the time to the next, up to LONGEST_S: mostly under 5 % of a core
 _PCIE_EVERY = 4  # rounds: the driver takes 40 ms for one GPU's
-_LOOK_EVERY_S = 5.0  # for processes of the server that are new
+_LOOK_EVERY_S, _LOOK_BUSY = 5.0, 100  # for new processes of the server; a search that takes long is made less often
 
 
 class Sampler:
@@ -38,7 +39,7 @@ class Sampler:
         self._live = set(range(found.count)) if found else set()
         self._rapl, self._temperature = Rapl(), CpuTemperature()
         self._pids: set[int] = set()
-        self._looked_s = float("-inf")
+        self._look_at_s = float("-inf")
         self._rounds = 0
         self._used = gpus.Used((), "")
         self._sliced: list[int] = []
@@ -48,8 +49,6 @@ class Sampler:
 
     def round(self) -> list[Any]:
         """What to write after reading every device once: what became known about them, if anything, and readings."""
-        if time.monotonic() - self._looked_s >= _LOOK_EVERY_S:
-            self._look()
         turn = self._rounds // _PCIE_EVERY if self._rounds % _PCIE_EVERY == 0 else None
         readings = [self._host(), *self._gpu_readings(turn)]
         self._rounds += 1
@@ -58,10 +57,13 @@ class Sampler:
         fresh, self._told = ([] if known == self._told else [known]), known
         return [*fresh, *(list(astuple(one)) for one in readings)]
 
-    def _look(self) -> None:
-        """Find the server's processes, and the GPUs that they use: a set that, once seen, only grows."""
+    def look(self) -> None:
+        """Every few seconds, find the server's processes and the GPUs that they use: a set that only grows."""
+        if time.monotonic() < self._look_at_s:
+            return
+        cpu_before = time.process_time()
         self._pids = listeners.server_pids(self._tag, self._port)
-        self._looked_s = time.monotonic()
+        self._look_at_s = time.monotonic() + max(_LOOK_EVERY_S, _LOOK_BUSY * (time.process_time() - cpu_before))
         if self._gpus is None:
             return
         used = gpus.used(self._gpus, self._pids, listeners.environment_of(self._pids))
@@ -112,9 +114,11 @@ def _write(items: list[Any]) -> None:
 def run(sampler: Sampler) -> None:
     """Sample until standard input ends; then once more, so that the last sample lies behind what was measured."""
     while True:
+        sampler.look()
         began, cpu_before = time.monotonic(), time.process_time()
         _write(sampler.round())
-        pause_s = max(PERIOD_S, _BUSY * (time.process_time() - cpu_before)) - (time.monotonic() - began)
+        period_s = min(LONGEST_S, max(PERIOD_S, _BUSY * (time.process_time() - cpu_before)))
+        pause_s = period_s - (time.monotonic() - began)
         if select.select([sys.stdin], [], [], max(0.0, pause_s))[0]:
             _write(sampler.round())
             return

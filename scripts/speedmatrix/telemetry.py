@@ -22,7 +22,7 @@ from speedmatrix.integration import Taken
 from speedmatrix.readings import Reading
 from speedmatrix.series import Window
 
-_END_S = 0.5  # that a sampler has for its last sample, before it is killed
+_END_S = 1.0  # that a sampler has for its last sample, before it is killed
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +39,7 @@ class Recording:
     taken: Taken
 
     def telemetry(self, window: Window | None) -> dict[str, Any] | None:
-        """The cell's `telemetry` over the window. None where there is no window, or what was read makes no sense."""
+        """The cell's `telemetry` over the window; None where there is no window."""
         if window is None:
             return None
         try:
@@ -49,12 +49,16 @@ class Recording:
             return integration.summary(Taken(failed="what the sampler wrote could not be worked out"), window)
 
     def csv(self, window: Window | None) -> str | None:
-        """The series around the window; None where nothing was read."""
+        """The series around the window; None where nothing was read, or nothing that makes sense."""
         if window is None or not self.taken.readings:
             return None
         counted = {readings.HOST, *(f"gpu{index}" for index in self.taken.gpus)}
-        own = [one for one in self.taken.readings if one.device in counted]
-        return readings.to_csv(own, window.t0_ns, window.t1_ns)
+        try:
+            own = [one for one in self.taken.readings if one.device in counted]
+            return readings.to_csv(own, window.t0_ns, window.t1_ns)
+        except TypeError:
+            log.exception("telemetry could not be written down")
+            return None
 
 
 @contextlib.contextmanager
@@ -74,11 +78,8 @@ def running(command: list[str] | None, why: str | None = None) -> Iterator[Recor
         if command:
             try:
                 # Files without a name: nothing of them is left, whatever ends this process.
-                out, errors = (
-                    files.enter_context(tempfile.TemporaryFile()),
-                    files.enter_context(tempfile.TemporaryFile()),
-                )
-                process = _Process(command, out, errors)
+                out = files.enter_context(tempfile.TemporaryFile())
+                process = _Process(command, out, files.enter_context(tempfile.TemporaryFile()))
             except OSError as error:
                 result.taken = Taken(failed=f"the sampler could not be started: {error.strerror}")
         try:

@@ -1,10 +1,11 @@
-"""`python -m tests.accuracy.programmed_gpu …`: the sampler, over two CONSTRUCTED GPUs whose power is programmed.
+"""`python -m tests.accuracy.programmed_gpu …`: the sampler, over CONSTRUCTED GPUs whose power is programmed.
 
-Each draws 300 W on average, up and down by 100 W every 2 s; the second has no energy counter. Both speak NVML as
-tests/unit/constructed.py does.
+Each draws 300 W on average, up and down by 100 W every 2 s; every second one has no energy counter. They speak NVML as
+tests/unit/constructed.py does. PROGRAMMED_GPUS says how many there are: 2 where it is not set.
 """
 
 import math
+import os
 import time
 from types import SimpleNamespace
 
@@ -36,5 +37,7 @@ if __name__ == "__main__":
         "FieldValues": _now_mw,
         "TotalEnergyConsumption": lambda: round(1000 * energy_j(time.perf_counter_ns())),
     }
-    gpus.find = lambda: Nvidia(Nvml(counting, counting | {"TotalEnergyConsumption": NOT_SUPPORTED}))
+    both = [counting, counting | {"TotalEnergyConsumption": NOT_SUPPORTED}]
+    count = int(os.environ.get("PROGRAMMED_GPUS", 2))
+    gpus.find = lambda: Nvidia(Nvml(*(both[index % 2] for index in range(count))))
     sampling.main()
