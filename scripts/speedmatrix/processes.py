@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 TAG_ENV = "SPEEDMATRIX_SERVER"
+OWNER_ENV = "SPEEDMATRIX_OWNER"  # of the sweep's own process, for all that it starts
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 

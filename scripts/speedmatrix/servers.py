@@ -15,6 +15,7 @@ from speedmatrix import (
     hosts,
     launching,
     listeners,
+    occupancy,
     redact,
     store,
     supervisor,
@@ -112,10 +113,14 @@ def health(config: Config, name: str, launched: Path, output: Path) -> None:
         return
     state = bring_up(server)
     engine = engine_for(server)
-    facts = read_facts(engine)
-    asked = time.monotonic()
-    dialect = _dialect(engine, config.measure.request)
-    first_answer_s = round(time.monotonic() - asked, 3)
+    try:
+        with occupancy.sole_use(server.url):
+            facts = read_facts(engine)
+            asked = time.monotonic()
+            dialect = _dialect(engine, config.measure.request)
+            first_answer_s = round(time.monotonic() - asked, 3)
+    except occupancy.Occupied as error:
+        raise SweepError(str(error)) from error
     machine = _hardware(server, state)
     identity = identity_of(server, facts, machine)
     result = {

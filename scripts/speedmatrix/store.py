@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
 import json
 import math
 import os
-import tempfile
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -17,7 +12,6 @@ from typing import Any
 
 import jsonschema
 
-from speedmatrix import hosts
 from speedmatrix.cells import Cell
 from speedmatrix.configfile import SCHEMAS, whole_patterns
 from speedmatrix.history import new_path
@@ -29,10 +23,6 @@ class StoreError(Exception):
     def __init__(self, path: Path | str, what: str, advice: str = "delete it and run again") -> None:
         super().__init__(f"{path} {what}: {advice}")
         self.what = what
-
-
-class Occupied(Exception):
-    """Another sweep measures this server at this moment; the message is one line."""
 
 
 def utc_now() -> str:
@@ -119,19 +109,3 @@ def write_cell(cell: Cell, result: dict[str, Any]) -> None:
         raise StoreError(cell.path, what, "a fault of this program, please report it")
     write_json(new_path(cell, datetime.now(UTC)), result)
     write_json(Path(cell.path), result)
-
-
-@contextlib.contextmanager
-def sole_use(url: str) -> Iterator[None]:
-    """Hold the lock of the server at `url`, which all sweeps of this host share. Raises Occupied at once."""
-    name = f"speedmatrix-{hashlib.sha256(hosts.server_key(url).encode()).hexdigest()[:16]}.lock"
-    path = Path(tempfile.gettempdir()) / name
-    # Never created anew where it is: in /tmp the kernel forbids that for another user's file, which can well be locked.
-    created = 0 if path.exists() else os.O_CREAT
-    descriptor = os.open(path, created | os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    with os.fdopen(descriptor) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Occupied(f"another sweep is measuring {url} at this moment: let it end, then run again") from None
-        yield

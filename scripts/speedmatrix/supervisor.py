@@ -37,7 +37,6 @@ from speedmatrix.serverstate import (
     write_state,
 )
 
-OWNER_ENV = "SPEEDMATRIX_OWNER"
 _POLL_S = 0.1
 _SUPERVISOR_END_S = 5.0  # beyond the server's own grace
 
@@ -55,9 +54,9 @@ def claim_owner() -> bool:
 
     True for the sweep's own process, False for those of its jobs.
     """
-    if not processes.is_alive(os.environ.get(OWNER_ENV)):
-        os.environ[OWNER_ENV] = processes.identity()
-    return os.environ[OWNER_ENV] == processes.identity()
+    if not processes.is_alive(os.environ.get(processes.OWNER_ENV)):
+        os.environ[processes.OWNER_ENV] = processes.identity()
+    return os.environ[processes.OWNER_ENV] == processes.identity()
 
 
 def ended_server(patience_s: float = 2.0) -> ServerState | None:
@@ -83,7 +82,7 @@ def ensure_server(spec: LaunchSpec, is_ready: Callable[[], bool]) -> ServerState
 
     Another server of ours is stopped first: one is up at a time. Raises ServerError.
     """
-    owner = os.environ[OWNER_ENV]
+    owner = os.environ[processes.OWNER_ENV]
     with _locked():
         state = server_state()
         if state and _is_ours(state, spec, owner) and is_ready():
@@ -221,7 +220,7 @@ def stop_server() -> None:
         return
     with _locked():
         state = server_state()
-        if state and (state.owner == os.environ.get(OWNER_ENV) or not processes.is_alive(state.owner)):
+        if state and (state.owner == os.environ.get(processes.OWNER_ENV) or not processes.is_alive(state.owner)):
             _stop(state)
 
 
@@ -263,7 +262,7 @@ def _ending_jobs(previous: Any) -> Callable[[int, FrameType | None], None]:
 
 def end_with_owner() -> None:
     """End this process, whatever it does, as soon as the owner is gone. For the jobs' processes."""
-    owner = os.environ.get(OWNER_ENV)
+    owner = os.environ.get(processes.OWNER_ENV)
 
     def watch() -> None:
         while processes.is_alive(owner):

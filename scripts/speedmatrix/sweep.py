@@ -15,6 +15,7 @@ from speedmatrix import (
     arrivals,
     integration,
     measure,
+    occupancy,
     redact,
     servers,
     serverstate,
@@ -62,10 +63,10 @@ def run_cell(config: Config, cell: Cell, health_file: Path) -> dict[str, Any]:
         if kept := _attempt_that_counts_again(config, cell, known):
             store.write_cell(cell, kept)
             return kept
-        with store.sole_use(server.url):
+        with occupancy.sole_use(server.url):
             attempt = _attempt(config, cell, known)
             _keep(cell, attempt)
-    except store.Occupied as error:
+    except occupancy.Occupied as error:
         raise SweepError(str(error)) from error
     return attempt.result
 

@@ -4,11 +4,10 @@ import csv
 import io
 import json
 import re
-import socket
 
 import pytest
 
-from speedmatrix import charts, cost, hosts, merge, store
+from speedmatrix import charts, cost, merge, store
 from tests.unit import samples
 
 
@@ -197,40 +196,6 @@ def test_several_servers_have_a_panel_each():
     given = charts.Data(merge.table(cells), charts.NO_SERIES)
     for kind in filter(lambda kind: kind.has_data(given), charts.CHARTS.values()):
         assert "facet" in json.loads(kind.draw(given).to_json())
-
-
-def test_a_server_is_measured_by_one_sweep_at_a_time():
-    url = "http://127.0.0.1:9/of-this-test"
-    with store.sole_use(url):
-        with pytest.raises(store.Occupied, match="another sweep is measuring"), store.sole_use(url):
-            pass
-        with store.sole_use(url + "2"):
-            pass
-    with store.sole_use(url):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("url", "key"),
-    [
-        *((f"http://{host}:8000", "localhost:8000") for host in ("localhost", "127.0.0.1", "[::1]", "LOCALHOST")),
-        *((f"http://{host}:8000", "localhost:8000") for host in ("127.0.1.1", "0.0.0.0", socket.gethostname())),
-        ("http://127.0.0.1", "localhost:80"),
-        ("https://127.0.0.1/", "localhost:443"),
-        ("http://127.0.0.1:80/v1/", "localhost:80"),
-        ("http://127.0.0.1:8000/gateway/", "localhost:8000/gateway"),
-        ("http://192.0.2.1:8000", "192.0.2.1:8000"),
-        ("http://No-Such-Host.invalid.:8000", "no-such-host.invalid:8000"),
-    ],
-)
-def test_a_servers_spellings_are_one(url, key):
-    assert hosts.server_key(url) == key
-
-
-def test_no_two_sweeps_measure_one_server_under_two_names():
-    one, other = "http://localhost:9/of-this-test", "http://127.0.0.1:9/of-this-test/"
-    with store.sole_use(one), pytest.raises(store.Occupied), store.sole_use(other):
-        pass
 
 
 def test_an_atomic_write_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):

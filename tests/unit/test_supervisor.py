@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from speedmatrix import processes, supervisor
+from speedmatrix import processes
 from speedmatrix.serverstate import LaunchSpec, ending, server_state
 from speedmatrix.supervisor import ServerError, ensure_server, stop_server
 
@@ -30,7 +30,7 @@ def port() -> int:
 @pytest.fixture(autouse=True)
 def _own_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(supervisor.OWNER_ENV, processes.identity())
+    monkeypatch.setenv(processes.OWNER_ENV, processes.identity())
     yield
     stop_server()
 
@@ -163,7 +163,7 @@ def test_a_killed_supervisor_takes_its_server_along(port):
 
 def test_the_server_ends_when_its_owner_is_killed(port, monkeypatch):
     owner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], cwd="/")
-    monkeypatch.setenv(supervisor.OWNER_ENV, processes.identity(owner.pid))
+    monkeypatch.setenv(processes.OWNER_ENV, processes.identity(owner.pid))
     ensure_server(spec(port, "--workers"), listening(port))
     owner.kill()
     owner.wait()
