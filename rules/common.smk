@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 try:
     from speedmatrix import config as sweep_config
     from speedmatrix import cost, explain, history, progress, servers, supervisor
-except ModuleNotFoundError as error:
-    sys.exit(f"error: the Python package {error.name} is missing here: `make report` installs everything into .venv")
+except ImportError as error:
+    sys.exit(f"error: Python 3.11 with all packages is needed ({error}): `make report` installs them into .venv")
 
 DEFAULT_CONFIG = str(Path(workflow.basedir) / "config" / "config.yaml")
 
