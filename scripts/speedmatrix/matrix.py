@@ -9,6 +9,7 @@ from typing import Any
 
 from speedmatrix import cost, validity
 
+RECONCILED = 0.1
 # What a cell's telemetry says of its window, as far as it is shown.
 TELEMETRY = [
     *("energy_j", "tok_per_j", "power_avg_w", "power_max_w", "gpu_temp_max_c", "gpu_util_avg_pct", "sm_clock_avg_mhz"),
@@ -31,7 +32,7 @@ def figures_of(cell: dict[str, Any], price_per_hour: float | None = None) -> dic
     return {**cell["figures"], **sampled, **priced} if cell["figures"] else {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
     """The cells of one phase, context and concurrency: one, or one each repeat."""
 
@@ -83,8 +84,22 @@ class Place:
 
     @property
     def sound(self) -> bool:
-        """Whether it may be a peak, a knee or a passed limit: measured, and no flag against that."""
-        return bool(self.measured) and not validity.NEVER_BEST & set(self.flags)
+        """Whether it may be a peak, a knee or a passed limit: all its requests ran, and no flag is against that."""
+        return bool(self.measured) and self.status != "limited" and not validity.NEVER_BEST & set(self.flags)
+
+    @property
+    def spread(self) -> float:
+        """How far its repeats lie apart: (highest - lowest) / median of their totals; 0 for a single one."""
+        totals = [cell["figures"]["total_tok_s"] for cell in self.measured if cell["figures"].get("total_tok_s")]
+        return (max(totals) - min(totals)) / statistics.median(totals) if len(totals) > 1 else 0.0
+
+    @property
+    def reconciles(self) -> bool:
+        """Whether per-request speed × requests at work makes the total, within RECONCILED."""
+        each, total, active = (self.get(name) for name in ("request_tok_s", "total_tok_s", "active_avg"))
+        if not each or not total:
+            return True
+        return abs((active or self.concurrency) * each / total - 1) <= RECONCILED
 
     def get(self, figure: str) -> float | None:
         """The figure, None where there is none."""
@@ -140,6 +155,11 @@ class Results:
     def row(self, context: int) -> list[Place]:
         """The sound decode places of a context, in order of concurrency."""
         return [place for place in self.decode if place.context == context and place.sound]
+
+    @property
+    def alone(self) -> list[Place]:
+        """The sound decode places of one request."""
+        return [place for place in self.decode if place.concurrency == 1 and place.sound]
 
 
 def results(

@@ -59,7 +59,7 @@ def _seed_cell(row: dict[str, str]) -> dict:
         "total_tok_s": number(row["total_tok_s"]),
         "request_tok_s": number(row["per_request_tok_s"]),
         "ttft_ms": number(row["ttft"]),
-        "ttft_kind": "cold",
+        "ttft_kind": "unknown",
         "itl_ms": number(row["time_between_tokens"]),
         "active_avg": number(row["average_active_requests"]),
         "completed": int(row["completed_requests"] or 0),
@@ -74,6 +74,8 @@ def _seed_cell(row: dict[str, str]) -> dict:
         concurrency=lanes,
         status="over_capacity" if over else "valid",
         imported="llm-inference-bench v0.6.2, a published page of 27 September 2026",
+        measure=MEASURE | {"prefill_mode": "Measured during decode warm-up"},
+        started_at="2026-09-27T19:59:00Z",
         reason=f"needs {needed:,} tokens of KV cache, the server has 900,000" if over else None,
         figures=None if over else figures,
         plan=PLAN | {"kv_needed_tokens": needed},
@@ -82,7 +84,7 @@ def _seed_cell(row: dict[str, str]) -> dict:
 
 HEALTH = {
     "server": "vllm", "engine": "vllm", "url": "http://127.0.0.1:8000", "error": None,
-    "ready_s": 200.0, "first_answer_s": 1.5,
+    "ready_s": None, "first_answer_s": 1.5,
     "checked_at": "2026-09-27T19:00:00Z", "attached": False, "stated": [],
     "fingerprint": "0123456789ab", "identity": {},
     "launch_command": (DATA / "seed_launch_command.txt").read_text(encoding="utf-8").strip(),

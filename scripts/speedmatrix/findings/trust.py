@@ -8,7 +8,7 @@ from typing import Any
 
 from speedmatrix import merge, validity
 from speedmatrix.findings.finding import Finding, Found, name_of
-from speedmatrix.formats import counted, listed, percent
+from speedmatrix.formats import counted, listed, percent, speed
 from speedmatrix.matrix import Place, Results
 
 REPEATS_DIFFER = 0.05
@@ -46,17 +46,23 @@ def _mixed_fingerprints(results: Results) -> Found:
 
 
 def _failed(results: Results) -> Found:
-    by_reason: dict[str, list[Place]] = defaultdict(list)
+    """By reason; of a cell with several repeats a single one may have failed."""
+    by_reason: dict[str, list[tuple[Place, Any]]] = defaultdict(list)
     for place in results.places:
-        if place.status == "failed":
-            by_reason[place.shown["reason"] or "no reason was kept"].append(place)
-    for reason, places in by_reason.items():
+        for cell in place.cells:
+            if cell["status"] == "failed":
+                by_reason[cell["reason"] or "no reason was kept"].append((place, cell))
+    for reason, runs in by_reason.items():
+        places = tuple(dict.fromkeys(place for place, _ in runs))
+        some = [place for place in places if place.measured]
+        meaning = f"No figure for {_names(p for p in places if not p.measured)}." if len(some) < len(places) else ""
+        others = f" {_names(some)}: the figures are of the other repeats." if some else ""
         yield Finding(
             "problem",
-            f"{counted(len(places), 'cell')} failed: {reason}",
-            f"No figure for {_names(places)}.",
+            f"{counted(len(runs), 'cell' if len(runs) == len(places) else 'measurement')} failed: {reason}",
+            (meaning + others).strip(),
             "Run again: failed cells, and only they, are tried anew. The job's log in logs/ holds the details.",
-            tuple(places),
+            places,
         )
 
 
@@ -88,23 +94,34 @@ def _first_sentence(cell: dict[str, Any]) -> str:
 
 
 def _repeats_differ(results: Results) -> Found:
-    spreads = [(spread, place) for place in results.decode if (spread := _spread(place)) > REPEATS_DIFFER]
-    if spreads:
-        widest, place = max(spreads, key=lambda pair: pair[0])
+    differing = [place for place in results.decode if place.spread > REPEATS_DIFFER]
+    if differing:
+        widest = max(differing, key=lambda place: place.spread)
         yield Finding(
             "warning",
-            f"Repeats of the same cell differ by up to {100 * widest:.0f} % ({name_of(place)}).",
-            f"{counted(len(spreads), 'cell')} of {len(results.decode)} spread by more than {100 * REPEATS_DIFFER:.0f}"
-            " % between"
-            " lowest and highest; the page shows medians.",
+            f"Repeats of the same cell differ by up to {100 * widest.spread:.0f} % ({name_of(widest)}).",
+            f"{counted(len(differing), 'cell')} of {len(results.decode)} spread by more than"
+            f" {100 * REPEATS_DIFFER:.0f} % between lowest and highest; the page shows medians.",
             "Look for other work on the machine, and for throttling; raise measure.duration_s.",
-            tuple(place for _, place in spreads),
+            tuple(differing),
         )
 
 
-def _spread(place: Place) -> float:
-    totals = [cell["figures"]["total_tok_s"] for cell in place.measured if cell["figures"].get("total_tok_s")]
-    return (max(totals) - min(totals)) / place.figures["total_tok_s"] if len(totals) > 1 else 0.0
+def _does_not_reconcile(results: Results) -> Found:
+    odd = [place for place in results.decode if place.measured and not place.reconciles]
+    if odd:
+        one = max(odd, key=lambda place: place.concurrency)
+        active = one.get("active_avg") or one.concurrency
+        each, total = one.get("request_tok_s") or 0.0, one.get("total_tok_s")
+        yield Finding(
+            "warning",
+            f"Per-request and total speed do not reconcile in {counted(len(odd), 'cell')}: {_names(odd)}.",
+            f"At {name_of(one)}, {active:.0f} requests at {speed(each)} tok/s make {speed(active * each)}, and the"
+            " total"
+            f" is {speed(total)}: the two figures were not taken over the same time, or requests differ much.",
+            "Trust the total; per request it is the total ÷ requests at work.",
+            tuple(odd),
+        )
 
 
 def _prompts_not_cold(results: Results) -> Found:
@@ -145,5 +162,6 @@ def _server_agrees(results: Results) -> Found:
 
 RULES = [
     *(_did_not_start, _mixed_fingerprints, _failed, _flagged, _limited, _repeats_differ),
+    _does_not_reconcile,
     *(_prompts_not_cold, _imported, _server_agrees),
 ]
