@@ -108,51 +108,59 @@ def _lines(rows: pd.DataFrame, title: str, x: alt.X, y: alt.Y) -> Chart:
     lines = base.mark_line(strokeWidth=2).encode(order="concurrency:Q")
     points = base.mark_point(size=60, filled=True).encode(shape=shape, tooltip=TOOLTIP).add_params(picked)
     ends = base.transform_filter("datum.last")
-    leftward = "request_tok_s" in str(x.shorthand)  # with more requests each gets less
-    marks = ends.mark_text(align="right", dx=-8) if leftward else ends.mark_text(align="left", dx=8)
-    names = marks.encode(text="context:N")
+    names = ends.mark_text(align="left", dx=8, fontSize=11).encode(text="context:N")
     return _finished(lines + points + names, rows, title)
+
+
+def _panels(rows: pd.DataFrame, title: str, x: alt.X, y: alt.Y) -> alt.FacetChart:
+    """A panel each context (and server), its line before the grey ones of the other contexts."""
+    several = rows["server"].nunique() > 1
+    rows = rows.assign(panel=rows["server"] + " · " + rows["context"] if several else rows["context"])
+    servers = list(rows["server"].unique())
+    placed = rows.drop_duplicates("panel").sort_values("context_tokens", kind="stable")
+    placed = placed.sort_values("server", key=lambda names: names.map(servers.index), kind="stable")
+    panels = list(placed["panel"])
+    server_of = dict(zip(placed["panel"], placed["server"], strict=True))
+    parts = [
+        rows[rows["server"] == server_of[panel]].assign(own=rows["panel"] == panel, panel=panel) for panel in panels
+    ]
+    base = alt.Chart(pd.concat(parts)).encode(x=x, y=y, order="concurrency:Q")
+    others = base.transform_filter("!datum.own").mark_line(strokeWidth=1, color=BEHIND, opacity=0.7)
+    own = base.transform_filter("datum.own")
+    line = own.mark_line(strokeWidth=2.5, color=ACCENT)
+    points = own.mark_point(size=55, filled=True, color=ACCENT, opacity=1).encode(shape=_quality(rows), tooltip=TOOLTIP)
+    layers = others.encode(detail="context:N") + line + points
+    if "concurrency" not in str(x.shorthand):  # else nothing says how many requests a point is of
+        layers += own.mark_text(dy=-10, fontSize=10).encode(text="concurrency:Q")
+    sized = layers.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
+    header = alt.Header(labelFontSize=13, labelFontWeight="bold", labelLimit=PANEL_WIDTH)
+    facet = alt.Facet("panel:N", title=None, sort=panels, header=header)
+    chart: alt.FacetChart = sized.facet(facet=facet, columns=min(PANELS_IN_A_ROW, len(panels))).properties(title=title)
+    return chart
 
 
 def total_tok_s(rows: pd.DataFrame, title: str) -> Chart:
     """Total tok/s over concurrency: a panel each context, with the other contexts' lines behind it."""
-    several = rows["server"].nunique() > 1
-    rows = rows.assign(panel=rows["server"] + " · " + rows["context"] if several else rows["context"])
-    panels = list(dict.fromkeys(rows.sort_values("context_tokens", kind="stable")["panel"]))
-    if several:
-        panels.sort(key=lambda panel: list(rows["server"].unique()).index(panel.split(" · ")[0]))
-    server_of = dict(zip(rows["panel"], rows["server"], strict=True))
-    parts = [
-        rows[rows["server"] == server_of[panel]].assign(own=rows["panel"] == panel, panel=panel) for panel in panels
-    ]
-    base = alt.Chart(pd.concat(parts)).encode(
-        x=_concurrency(rows), y=alt.Y("total_tok_s:Q", title="Total output (tok/s)", scale=alt.Scale(zero=True))
-    )
-    others = base.transform_filter("!datum.own").mark_line(strokeWidth=1, color=BEHIND, opacity=0.55)
-    own = base.transform_filter("datum.own")
-    line = own.mark_line(strokeWidth=2.5, color=ACCENT).encode(order="concurrency:Q")
-    points = own.mark_point(size=55, filled=True, color=ACCENT, opacity=1).encode(shape=_quality(rows), tooltip=TOOLTIP)
-    layered = (others.encode(detail="context:N", order="concurrency:Q") + line + points).properties(
-        width=PANEL_WIDTH, height=PANEL_HEIGHT
-    )
-    facet = alt.Facet("panel:N", title=None, sort=panels, header=alt.Header(labelFontSize=13, labelFontWeight="bold"))
-    columns = min(PANELS_IN_A_ROW, len(panels))
-    chart: Chart = layered.facet(facet=facet, columns=columns).properties(title=title)
-    return chart
+    return _panels(rows, title, _concurrency(rows), _total())
+
+
+def _total() -> alt.Y:
+    return alt.Y("total_tok_s:Q", title="Total output (tok/s)", scale=alt.Scale(zero=True))
 
 
 def _quality(rows: pd.DataFrame) -> alt.Shape:
     """A mark's shape by its cell's status; explained where any is not simply valid."""
-    legend = alt.Legend(title="Cell") if set(rows["status"]) - {"valid"} else None
-    scale = alt.Scale(domain=list(QUALITY), range=list(QUALITY.values()))
+    occurring = {status: shape for status, shape in QUALITY.items() if status in set(rows["status"])}
+    legend = alt.Legend(title="Cell") if set(occurring) != {"valid"} else None
+    scale = alt.Scale(domain=list(occurring), range=list(occurring.values()))
     return alt.Shape("status:N", scale=scale, legend=legend)
 
 
 def request_vs_total(rows: pd.DataFrame, title: str) -> Chart:
     """Per-request against total tok/s: what more lanes give to the server and take from each reader."""
-    scale, axis = _log_scale(rows["request_tok_s"]), alt.Axis(format="~g")
+    scale, axis = _log_scale(rows["request_tok_s"]), alt.Axis(format="~g", grid=False)
     each = alt.X("request_tok_s:Q", title="Per request (tok/s, log scale)", scale=scale, axis=axis)
-    return _lines(rows, title, each, alt.Y("total_tok_s:Q", title="Total output (tok/s)", scale=alt.Scale(zero=True)))
+    return _panels(rows, title, each, _total())
 
 
 def ttft(rows: pd.DataFrame, title: str) -> Chart:
@@ -269,7 +277,9 @@ class Kind:
     def draw(self, given: Data) -> Chart:
         """The chart; it says so where there is no data for it."""
         rows = self.select(given)
-        return _nothing(self.title) if rows.empty else self.drawn_by(rows, self.title)
+        chart = _nothing(self.title) if rows.empty else self.drawn_by(rows, self.title)
+        chart.description = self.title
+        return chart
 
     def has_data(self, given: Data) -> bool:
         """Whether there is anything to draw."""

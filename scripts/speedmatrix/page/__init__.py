@@ -61,6 +61,11 @@ class PageInput:
     def headline(self) -> str:
         return self.title or words.title(self.healths)
 
+    @property
+    def imported(self) -> int:
+        """How many measured cells another tool measured."""
+        return sum(bool(cell.get("imported")) for cell in self.cells if cell["figures"])
+
 
 def render(page: PageInput) -> str:
     """The whole HTML page. The same input gives the same bytes: all times come from the cells."""
@@ -78,7 +83,7 @@ def render(page: PageInput) -> str:
         style=_inline("style.css"),
         script=_inline("script.js"),
         runtime=markupsafe.Markup(page.runtime.replace("</script", "<\\/script")),
-        markdown=markdown.tables(page.servers),
+        summary=summary(page),
     )  # fmt: skip
 
 

@@ -150,7 +150,7 @@ def _prefill_mode(cell: dict[str, Any] | None) -> str | None:
     if cell is None:
         return None
     if cell.get("imported"):
-        return "As the source measured it"
+        return str(cell["measure"].get("prefill_mode") or "As the source measured it")
     repeats = cell["measure"]["prefill_repeats"]
     return f"Measured alone, one request at a time, median of {repeats}"
 

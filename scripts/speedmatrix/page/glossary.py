@@ -72,7 +72,9 @@ GLOSSARY = [
     (
         "Completed requests",
         "requests",
-        "Streams that ended by length or stop inside the window. 0 is usual: requests are made to outlast it.",
+        "Streams that ended by length or stop inside the window. 0 is usual: requests are made to outlast it. Of"
+        " prefill,"
+        " its repeats.",
     ),
     (
         "Measured for",

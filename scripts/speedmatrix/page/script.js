@@ -1,4 +1,5 @@
 "use strict";
+document.documentElement.classList.add("scripted");
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 const textOf = (id) => JSON.parse(document.getElementById(id).textContent);
 
@@ -44,8 +45,10 @@ function sort(table, column, direction) {
   rows.sort(([a], [b]) => compare(a, b));
   table.tBodies[0].append(...rows.map(([, row]) => row));
 }
+const heads = [];
 for (const head of all("#measured thead th")) {
   const button = document.createElement("button");
+  heads.push([head, button]);
   button.type = "button";
   button.append(...head.childNodes);
   head.append(button);
@@ -57,30 +60,35 @@ for (const head of all("#measured thead th")) {
   });
 }
 
-// Filter: a row stays if it holds every word.
+// Filter: a row stays if each word begins one of its own: phase, context, x16 for 16 requests, status, flags.
 for (const input of all("[data-filter]")) {
   const rows = [...document.getElementById(input.dataset.filter).tBodies[0].rows];
   const shown = document.querySelector(`[data-shown="${input.dataset.filter}"]`);
   const apply = () => {
-    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = input.value.toLowerCase().split(/[\s×]+/).filter(Boolean);
     for (const row of rows) {
-      const cells = [...row.cells].map((cell) => cell.textContent.toLowerCase());
-      row.hidden = !words.every((word) => cells.some((cell) => cell.includes(word)));
+      const own = row.dataset.words.split(" ");
+      row.hidden = !words.every((word) => own.some((one) => one.startsWith(word)));
     }
     const left = rows.filter((row) => !row.hidden).length;
-    shown.textContent = words.length ? `${left} of ${rows.length} rows` : `${rows.length} rows`;
+    shown.textContent = !words.length ? `${rows.length} rows` : left ? `${left} of ${rows.length} rows`
+      : "No row has all of these words: try decode, 8K, x16, valid";
   };
   input.addEventListener("input", apply);
   apply();
 }
 
-// On paper nothing can be opened: everything is.
+// On paper nothing can be opened or clicked: everything is open, and heads are text (a browser repeats no buttons).
 let closed = [];
 addEventListener("beforeprint", () => {
   closed = all("details:not([open])");
   for (const one of closed) one.open = true;
+  for (const [head, button] of heads) head.textContent = button.textContent;
 });
-addEventListener("afterprint", () => { for (const one of closed) one.open = false; });
+addEventListener("afterprint", () => {
+  for (const one of closed) one.open = false;
+  for (const [head, button] of heads) head.replaceChildren(button);
+});
 
 // Charts: the still picture gives way to a living one; if that fails, the picture stays.
 for (const holder of all("[data-chart]")) {

@@ -31,7 +31,7 @@ LEVEL: dict[Level, tuple[str, str]] = {
 # In the page's order. The heat map is for slides: the page has the decode matrix itself.
 CHART_CAPTIONS = {
     "total-tok-s": "Total output speed over requests at once, a panel each context; the other contexts are grey behind it.",
-    "request-vs-total": "What one reader gets against what the server yields: along a line the number of requests rises.",
+    "request-vs-total": "What one reader gets against what the server yields: each point says how many requests it is of.",
     "ttft": "Time to first token when all requests start at once, both axes logarithmic.",
     "tokens-per-joule": "Output tokens for each joule that the GPUs took (the CPU packages where there are none).",
     "power": "Power and clock of each device over the fastest cell; the window begins at 0 s.",
@@ -52,7 +52,9 @@ def verdict(servers: list[Results]) -> str:
         return "Nothing is measured yet."
     parts = [f"{number} {word.lower()}" for number, _, _, word in counts(cells)]
     best = [_best(results, named=len(servers) > 1) for results in servers]
-    return "; ".join([f"{counted(len(cells), 'cell')}: {listed(parts)}", *filter(None, best)]) + "."
+    places = sum(len(results.places) for results in servers)
+    runs = "" if places == len(cells) else f" measured in {counted(len(cells), 'run')}"
+    return "; ".join([f"{counted(places, 'cell')}{runs}: {listed(parts)}", *filter(None, best)]) + "."
 
 
 def _best(results: Results, named: bool) -> str:
@@ -62,7 +64,7 @@ def _best(results: Results, named: bool) -> str:
     if decode:
         peak = max(decode, key=lambda place: place.get("total_tok_s") or 0)
         parts.append(f"up to {speed(peak.get('total_tok_s'))} tok/s in total ({label(peak)})")
-    if alone := [place.get("request_tok_s") or 0.0 for place in decode if place.concurrency == 1]:
+    if alone := [place.get("total_tok_s") or 0.0 for place in results.alone]:
         parts.append(f"{span(alone, speed)} tok/s for one request alone")
     if prefill:
         parts.append(f"prefill at {span(prefill, speed)} tok/s")
@@ -80,6 +82,19 @@ def cell_label(page: Any, cell: dict[str, Any]) -> str:
     server = f"{cell['server']}, " if len(page.servers) > 1 else ""
     repeat = f", repeat {cell['repeat']}" if cell["repeat"] > 1 else ""
     return f"{server}{label(Place((cell,)))}{repeat}"
+
+
+def raised(cells: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """(flag, the cells that carry it), in the order in which flags occur."""
+    names = dict.fromkeys(name for cell in cells for name in cell["flags"])
+    return [(name, [cell for cell in cells if name in cell["flags"]]) for name in names]
+
+
+def searchable(cell: dict[str, Any]) -> str:
+    """What the table's filter looks in: server, phase, context, requests as `x16`, status and flags."""
+    phase = "prefill" if cell["phase"] == "prefill" else "sustained decode"
+    context, lanes = size_name(cell["context_tokens"]), f"x{cell['concurrency']}"
+    return " ".join([cell["server"], phase, context, lanes, status_of(cell), cell["status"], *cell["flags"]]).lower()
 
 
 def anchor(place: Place) -> str:
@@ -141,12 +156,13 @@ def partial(page: Any) -> str:
 
 def ttft_note(servers: Iterable[Results]) -> str:
     """What the TTFT under the matrix is, by what was measured."""
-    kinds = {cell["figures"]["ttft_kind"] for one in servers for place in one.decode for cell in place.measured}
+    cells = [cell for one in servers for place in one.decode for cell in place.measured]
+    kinds = {cell["figures"].get("ttft_kind") or "unknown" for cell in cells}
     meaning = {
-        "cold": "TTFT is cold: no part of a prompt came from the prefix cache, so it holds the whole prefill of all requests that started at once.",
+        "cold": "TTFT is cold: at most 1 % of the prompts came from the prefix cache. It is the median over requests that all started at once: each waited for its own prefill and for those that the server did before it.",
         "warm": "TTFT is warm: the prompts came from the prefix cache, so it mostly excludes prefill.",
         "mixed": "TTFT is mixed: part of the prompts came from the prefix cache.",
-        "unknown": "Whether prompts came from a prefix cache is unknown: the server does not tell, so TTFT may exclude prefill.",
+        "unknown": "Whether prompts came from a prefix cache is unknown: nothing tells, so TTFT may exclude prefill.",
     }
     if len(kinds) == 1:
         return meaning.get(next(iter(kinds)), meaning["unknown"])
@@ -182,7 +198,8 @@ def repeats(place: Place) -> str:
         return f"{len(place.cells)} repeats"
     totals = [cell["figures"]["total_tok_s"] for cell in place.measured]
     of = f"{len(place.measured)} of {len(place.cells)}" if len(place.measured) < len(place.cells) else len(place.cells)
-    return f"median of {of} repeats, {span(totals, speed)}"
+    failed = len(place.cells) - len(place.measured)
+    return f"{f'{failed} failed; ' if failed else ''}median of {of} repeats, {span(totals, speed)}"
 
 
 def version(cells: list[dict[str, Any]]) -> str:
