@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help report plan partial check test test-vllm lint format lock clean
+.PHONY: faults help report plan partial check test test-vllm lint format lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -26,6 +26,9 @@ test: $(BIN)/.installed-dev ## run every check and every test
 
 test-vllm: $(BIN)/.installed-dev ## measure a real vLLM: make test-vllm VLLM=path/to/vllm MODEL=directory
 	VLLM=$(abspath $(VLLM)) MODEL=$(abspath $(MODEL)) pytest -q tests/workflow/test_real_vllm.py
+
+faults: $(BIN)/.installed-dev ## write the README's table of faults anew, from the tests that do them
+	python -m tests.faults
 
 lint: $(BIN)/.installed-dev ## ruff, snakefmt, snakemake --lint, mypy
 	ruff check .

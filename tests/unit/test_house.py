@@ -13,6 +13,7 @@ import yaml
 
 from speedmatrix import charts, configfile, validity
 from speedmatrix.page import words
+from tests import faults
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "scripts/speedmatrix"
@@ -117,6 +118,12 @@ def test_the_snakefile_draws_the_charts_that_there_are():
     named = re.search(r"^CHARTS = (\[.*?\])", (ROOT / "rules/report.smk").read_text(), re.M | re.S)
     assert json.loads(named[1]) == list(charts.CHARTS)
     assert set(words.CHART_CAPTIONS) == set(charts.CHARTS) - {"matrix"}  # the page has the decode matrix itself
+
+
+def test_the_readmes_table_of_faults_is_that_of_the_tests():
+    readme = faults.README.read_text(encoding="utf-8")
+    assert faults.with_table(readme) == readme, "run `make faults`"
+    assert len(faults.faults()) > 20 and len({done for done, _ in faults.faults()}) == len(faults.faults())
 
 
 def test_the_snakefile_is_a_table_of_contents():

@@ -64,6 +64,10 @@ def test_nothing_to_attach_to_is_said_in_one_line(fresh):
     assert "Traceback" not in output
 
 
+@pytest.mark.fault(
+    "an attached server replaced by another version between two runs",
+    "cells are failed as “server changed”, nothing is mixed",
+)
 def test_an_attached_server_that_was_replaced_between_two_runs_is_not_mixed_in(fresh):
     with serving(20) as truth:
         fresh.config["servers"] = {"truth": {"engine": "vllm", "url": truth.url}}

@@ -43,6 +43,10 @@ WAYS = {
 }
 
 
+@pytest.mark.fault(
+    "Ctrl-C, SIGINT, SIGTERM, SIGHUP, SIGKILL to snakemake in mid-cell",
+    "server and children gone, port free; the next run (after --unlock where it is asked for) measures what is missing",
+)
 @pytest.mark.parametrize(("number", "whole_group"), WAYS.values(), ids=WAYS)
 def test_nothing_is_left_and_the_next_run_goes_on(fresh, number, whole_group):
     done, took, output = interrupted(fresh, number, whole_group)
@@ -68,6 +72,7 @@ def test_nothing_is_left_and_the_next_run_goes_on(fresh, number, whole_group):
     assert len(again | measured) == 8
 
 
+@pytest.mark.fault("the supervisor killed", "its server ends with it; the sweep starts another and goes on")
 def test_a_killed_supervisor_takes_its_server_along_and_the_sweep_goes_on(fresh):
     process = fresh.start()
     state = fresh.directory / ".speedmatrix/state.json"
@@ -83,6 +88,10 @@ def test_a_killed_supervisor_takes_its_server_along_and_the_sweep_goes_on(fresh)
     assert fresh.wait_for_end(5) == []
 
 
+@pytest.mark.fault(
+    "a server that dies in a cell",
+    "that cell is failed with code and last log line; the next runs on a restarted server",
+)
 def test_a_server_that_dies_in_a_cell_fails_that_cell_alone(fresh):
     process = fresh.start()
     deadline = time.monotonic() + 60
@@ -104,6 +113,7 @@ def test_a_server_that_dies_in_a_cell_fails_that_cell_alone(fresh):
     assert "1 cell failed" in (fresh.directory / "results/report.html").read_text()
 
 
+@pytest.mark.fault("the port taken by another program", "refused in one line; nothing is measured by mistake")
 def test_a_taken_port_is_refused(fresh):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", int(fresh.config["servers"]["tiny"]["url"].rpartition(":")[2])))
@@ -114,6 +124,7 @@ def test_a_taken_port_is_refused(fresh):
     assert fresh.attempts() == []
 
 
+@pytest.mark.fault("two sweeps in one directory", "the second is refused with the first one's pid, the first unharmed")
 def test_a_second_sweep_in_the_same_directory_is_refused_and_the_first_unharmed(fresh):
     process = fresh.start()
     deadline = time.monotonic() + 60

@@ -5,9 +5,12 @@ import json
 import os
 import shlex
 
+import pytest
+
 from tests.workflow.conftest import free_port
 
 
+@pytest.mark.fault("one of several servers can't start", "its cells are failed, the other servers are measured")
 def test_servers_are_measured_in_order_and_one_that_cannot_start_fails_alone(fresh):
     first = fresh.config["servers"].pop("tiny")
     port = free_port()
@@ -35,6 +38,10 @@ def test_servers_are_measured_in_order_and_one_that_cannot_start_fails_alone(fre
     assert "broken did not start" in (fresh.directory / "results/report.html").read_text()
 
 
+@pytest.mark.fault(
+    "a launch command edited to one that can't start, and back",
+    "what was measured before counts again; nothing is measured",
+)
 def test_a_failed_start_of_one_of_several_and_the_way_back_measure_nothing(fresh):
     other = {"engine": "llama.cpp", "url": f"http://127.0.0.1:{free_port()}", "launch": {"command": "exit 4"}}
     fresh.config["servers"]["zz-broken"] = other

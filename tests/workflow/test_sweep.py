@@ -197,6 +197,7 @@ def test_a_second_run_has_nothing_to_do_and_starts_no_server(sweep):
     assert sweep.attempts() == before and sweep.launches() == launches
 
 
+@pytest.mark.fault("a cell deleted", "only it is measured; table and page follow")
 def test_a_deleted_cell_alone_is_measured_again(sweep):
     before = sweep.attempts()
     page = (sweep.directory / "results/report.html").read_text()
@@ -207,6 +208,7 @@ def test_a_deleted_cell_alone_is_measured_again(sweep):
     assert (sweep.directory / "results/report.html").read_text() != page
 
 
+@pytest.mark.fault("a context added, removed, added back", "only new cells are measured")
 def test_a_context_more_costs_only_its_cells_and_one_less_nothing(sweep):
     before = sweep.attempts()
     sweep.config["matrix"]["decode"]["contexts"] = [256, 512, "1K"]
@@ -274,6 +276,7 @@ def test_a_failed_start_and_the_way_back_cost_nothing(sweep):
     assert sweep.attempts() == before
 
 
+@pytest.mark.fault("a cell that failed", "the page says why; the next run tries it, and only it")
 def test_a_failed_cell_is_shown_and_only_it_is_tried_again(sweep):
     sweep.cell("decode-256-x4").unlink()
     before = sweep.attempts()
@@ -297,6 +300,7 @@ def test_a_failed_cell_is_shown_and_only_it_is_tried_again(sweep):
     assert "Nothing to be done" in output
 
 
+@pytest.mark.fault("a cell's JSON edited by hand into nonsense", "named in one line, never used")
 def test_a_damaged_cell_is_named_in_one_line(sweep):
     path = sweep.cell("decode-256-x1")
     path.write_text(path.read_text()[:200])
@@ -307,6 +311,7 @@ def test_a_damaged_cell_is_named_in_one_line(sweep):
     assert "Traceback" not in output
 
 
+@pytest.mark.fault("a wrong config", "one line with the key and what is allowed; nothing is launched")
 @pytest.mark.parametrize(
     ("change", "said"),
     [
