@@ -48,7 +48,10 @@ rule page:
         servers=[servers.launch_dir(server) / "health.json" for server in SWEEP.servers.values()],
         charts=expand("results/charts/{name}.svg", name=CHARTS),
         code=[path for part in ("page", "findings") for path in sorted((LIBRARY / part).glob("*.*"))],
-        words=[LIBRARY / name for name in ("charts.py", "cost.py", "formats.py", "matrix.py", "merge.py", "unusual.py", "validity.py")],
+        words=[
+            LIBRARY / name
+            for name in ("charts.py", "cost.py", "formats.py", "matrix.py", "merge.py", "unusual.py", "validity.py")
+        ],
     output:
         page=report("results/report.html", category="Page", caption="../docs/captions/page.rst"),
         summary=report("results/report.md", category="Page", caption="../docs/captions/summary.rst"),
