@@ -14,9 +14,12 @@ from tests.unit import samples
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The browser that SPEEDMATRIX_BROWSER names, which must work then, or the first that is installed."""
+    """The browser that SPEEDMATRIX_BROWSER names, which must work then, or the first that is installed.
+
+    Not for the session: as long as it is open an event loop runs in this thread, where other tests start their own.
+    """
     program = os.environ.get("SPEEDMATRIX_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip("no Chromium is installed (apt-get install chromium)")
