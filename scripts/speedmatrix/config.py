@@ -146,19 +146,30 @@ class Config:
             "measure": self.measure.used_by(cell.phase),
         }
 
+    def secrets(self) -> set[str]:
+        """The values of all environment variables that the config names: whatever a server does with them, they are
+        to be hidden."""
+        names = {name for server in self.servers.values() for name in _named_variables(server)}
+        return {value for name in names if (value := os.environ.get(name))}
+
     def missing_variables(self) -> list[str]:
         """One line for each environment variable that the config names and that is not set."""
         return [line for server in self.servers.values() for line in _missing(server)]
 
 
-def _missing(server: Server) -> list[str]:
+def _named_variables(server: Server) -> dict[str, str]:
+    """{variable: the key of the config that names it}"""
     launch = server.launch
     texts = [] if launch is None else [canonical(launch.command), *launch.env.values()]
     names = {name: "launch" for text in texts for name in re.findall(r"\{env:([A-Za-z_]\w*)\}", text)}
     if server.api_key_env:
         names[server.api_key_env] = "api_key_env"
-    lines = [f"servers.{server.name}.{key}: the variable {name} is not set" for name, key in names.items()]
-    return [line for name, line in zip(names, lines, strict=True) if not os.environ.get(name)]
+    return names
+
+
+def _missing(server: Server) -> list[str]:
+    unset = [(name, key) for name, key in _named_variables(server).items() if not os.environ.get(name)]
+    return [f"servers.{server.name}.{key}: the variable {name} is not set" for name, key in unset]
 
 
 def read(files: list[str], overrides: Mapping[str, Any] | None = None) -> Config:
@@ -181,7 +192,9 @@ def load(files: list[str], overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def from_environment() -> Config:
     """The config as the sweep read it at its start; for its jobs, whatever happened to the file since."""
-    return parse(json.loads(os.environ[SOURCE_ENV]))
+    config = parse(json.loads(os.environ[SOURCE_ENV]))
+    redact.know(config.secrets())
+    return config
 
 
 def resolved() -> str:

@@ -1,13 +1,15 @@
-"""Hides secrets, and shortens home directory and host name, before anything is stored or shown. Pure."""
+"""Hides secrets, and shortens home directory and host name, before anything is stored or shown."""
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 MARK = "<redacted>"
 _SECRET_SEGMENT = re.compile(
@@ -70,11 +72,20 @@ def redact_command(command: str | Iterable[str]) -> str:
     return redact_text(" ".join(map(_quoted, _hide_arguments(list(command), _argument))))
 
 
+_known: set[str] = set()
+
+
+def know(secrets: Iterable[str]) -> None:
+    """From now on hide these values too, in everything that this process stores or shows: a server may repeat them."""
+    _known.update(secrets)
+
+
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` without the `secrets` that are known by value, and without what looks like one; the rest as it was."""
-    for secret in sorted(set(secrets), key=len, reverse=True):
+    """`text` without the `secrets` and what is known by value, and without what looks like one; the rest as it was."""
+    for secret in sorted({*secrets, *_known}, key=len, reverse=True):
         if len(secret) >= 4:
-            text = text.replace(secret, MARK)
+            for form in dict.fromkeys([secret, json.dumps(secret)[1:-1], quote(secret), quote(secret, safe="")]):
+                text = text.replace(form, MARK)
     text = _hide_named(_line(text))
     text = _HEADER_IN_TEXT.sub(_hidden_header, text)
     text = _BEARER.sub(rf"\g<head>{MARK}", text)
@@ -108,12 +119,14 @@ def _line(text: str) -> str:
 
 def _hide_arguments(words: list[str], within: Callable[[str, bool], str]) -> list[str]:
     """`words` with each that is a secret option's value hidden, the others by `within(word, is it a shell's line)`."""
-    shown, before = [], ""
+    shown, before, more = [], "", False
     for word in words:
         plain = re.sub(r"\\\n|['\"\\]", "", word)
         named = bool(re.fullmatch(_OPTION, before)) and is_secret_name(before)
         is_value = named and not (plain.startswith("-") and _FLAG.fullmatch(before))
-        shown.append(MARK if is_value else within(word, bool(re.fullmatch(r"-\w*c", before))))
+        # vLLM takes several keys after one --api-key.
+        more = before == "--api-key" or (more and not re.match(r"-|[|&;<>()]", plain))
+        shown.append(MARK if is_value or more else within(word, bool(re.fullmatch(r"-\w*c", before))))
         before = plain
     return shown
 

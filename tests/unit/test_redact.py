@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from speedmatrix import redact
 from speedmatrix.redact import is_secret_name, redact_command, redact_text
 
 SECRET = [
@@ -178,3 +179,24 @@ def test_this_machines_name_is_shortened_as_a_whole_word_only(monkeypatch):
     assert redact_text(text) == right
     monkeypatch.setattr("platform.node", lambda: "vm")
     assert redact_text("vllm on vm") == "vllm on vm"  # too short to be told from a word
+
+
+def test_a_value_that_is_known_is_hidden_in_every_form_that_a_server_may_repeat_it_in(monkeypatch):
+    monkeypatch.setattr(redact, "_known", set())
+    redact.know(['plain/key "77"', "abc"])
+    in_url, in_query, in_json = "plain/key%20%2277%22", "plain%2Fkey%20%2277%22", 'plain/key \\"77\\"'
+    said = f'quota of key plain/key "77" is used up; {in_url}; {in_query}; "{in_json}"'
+    shown = redact_text(said)
+    assert "77" not in shown and shown.count("<redacted>") == 4
+    assert redact_text("abcd") == "abcd"  # too short to tell
+
+
+@pytest.mark.parametrize("command", [
+    ["vllm", "serve", "m", "--api-key", "one-key", "two-key", "--port", "80"],
+    "vllm serve m --api-key one-key two-key --port 80",
+    "vllm serve m --api-key 'one-key' \"two-key\" --port 80 && echo",
+])  # fmt: skip
+def test_every_word_after_api_key_is_hidden_up_to_the_next_option(command):
+    shown = redact_command(command)
+    assert "one-key" not in shown and "two-key" not in shown
+    assert shown.startswith("vllm serve m --api-key <redacted> <redacted> --port 80")

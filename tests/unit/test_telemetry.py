@@ -277,6 +277,7 @@ def test_the_gpus_of_a_server_that_ends_stay_its_own(monkeypatch):
     nvml = Nvml({}, {"ComputeRunningProcesses": [process(10)]})
     made = sampler(monkeypatch, nvml)
     monkeypatch.setattr(sampling, "_LOOK_EVERY_S", 0)
+    monkeypatch.setattr(sampling, "_LOOK_BUSY", 0)
     rounds(made, 1)
     nvml.gpus[1]["ComputeRunningProcesses"] = []
     made.look()
