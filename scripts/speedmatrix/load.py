@@ -49,24 +49,39 @@ async def stream_one(opener: Opener, stream: Stream, clock: Clock, most_arrivals
     def started() -> None:
         stream.started_ns = clock()
 
-    async with opener(stream.index, started) as chunks:
+    async with opener(stream.index, started) as chunks, _grace() as grace:
         async for chunk in chunks:
             now = clock()
             try:
                 ended = _take(stream, decoder.feed(chunk), counter, now)
             except sse.StreamError as error:
                 raise LoadError(str(error)) from None
+            if stream.finish and grace.when() is None:
+                stream.ended_ns = now
+                grace.reschedule(asyncio.get_running_loop().time() + sse.GRACE_S)
             if ended:
                 break
             if len(stream.t_ns) > most_arrivals:
                 raise LoadError(
                     f"the server did not end after the one token that was asked for: {len(stream.t_ns)} came"
                 )
-    stream.ended_ns = clock()
+    if stream.ended_ns is None or not grace.expired():  # else: with its finish reason, which nothing followed
+        stream.ended_ns = clock()
     if stream.finish is None:
         raise LoadError("the connection ended in mid-stream, without a finish reason")
     if not stream.t_ns:
         raise LoadError("the server answered without a single token")
+
+
+@contextlib.asynccontextmanager
+async def _grace() -> AsyncIterator[asyncio.Timeout]:
+    """A time limit, none at first, that ends what is inside without an error."""
+    try:
+        async with asyncio.timeout(None) as limit:
+            yield limit
+    except TimeoutError:
+        if not limit.expired():
+            raise
 
 
 def _take(stream: Stream, events: list[bytes], counter: sse.Counter, now: int) -> bool:
@@ -153,9 +168,9 @@ class Load:
         await self._until_past(run.t1_ns)
 
     async def _ramp(self) -> None:
-        """Wait until every lane has had a first arrival; patience goes by progress.
+        """Wait until every lane has had a first arrival; patience goes by progress, once there is any.
 
-        It runs out when no further lane started for 120 s, or 4 times the longest gap between two lanes so far.
+        Then it runs out when no further lane started for 120 s, or 4 times the longest gap between two lanes so far.
         """
         start = last = self._clock()
         longest_gap = 0
@@ -167,7 +182,7 @@ class Load:
                     self._first_ns[stream.lane] = stream.t_ns[0]
                     longest_gap, last = max(longest_gap, stream.t_ns[0] - last), max(last, stream.t_ns[0])
             patience = max(FIRST_PATIENCE_S * SECOND, PATIENCE_FACTOR * longest_gap)
-            if now - last > patience or now - start > self._timing.ramp_timeout_s * SECOND:
+            if (self._first_ns and now - last > patience) or now - start > self._timing.ramp_timeout_s * SECOND:
                 await self._settle_for_fewer((now - start) / SECOND)
                 return
 

@@ -11,6 +11,7 @@ from speedmatrix import untrusted
 MAX_EVENT_BYTES = 8 * 1024 * 1024  # a stream that never ends an event must not eat the memory
 MAX_TOKENS = 10**9  # of one stream, as usage may tell; what says more says nothing
 DONE = b"[DONE]"
+GRACE_S = 1.0  # after a finish reason, for usage and [DONE]: some servers say no [DONE] and never close
 
 
 class StreamError(Exception):

@@ -359,3 +359,37 @@ def test_a_size_that_ends_with_a_line_is_refused():
 def test_a_log_that_moves_the_cursor_is_quoted_in_plain_letters(tmp_path):
     (tmp_path / "a.log").write_bytes(b"first\n\x1b[2J\x07out of memory\xff\r\n\x1b\n\n")
     assert serverstate.log_tail(str(tmp_path / "a.log"), 1) == ["[2J out of memory\ufffd"]
+
+
+FINISHED = b'data: {"choices": [{"text": "a", "finish_reason": "length"}], "usage": {"prompt_tokens": 7}}\n\n'
+
+
+@pytest.mark.parametrize("goes_on", [forever(b": keep-alive\n\n", 0.05), forever(b"", 0.05)])
+def test_a_small_request_ends_with_its_finish_reason_whatever_the_connection_does(goes_on, monkeypatch):
+    monkeypatch.setattr(sse, "GRACE_S", 0.3)
+
+    def answer():
+        yield FINISHED
+        yield from goes_on()
+
+    with server(answer) as url:
+        began = time.monotonic()
+        made = engine(url, "openai")
+        made._model = "m"
+        assert made.prompt_tokens("a", {}) == 7
+        assert time.monotonic() - began < 2
+
+
+def test_a_small_request_whose_first_token_is_all_that_comes_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(answers, "REST_S", 0.3)
+
+    def answer():
+        yield b'data: {"choices": [{"text": "a", "finish_reason": null}]}\n\n'
+        yield from forever(b": keep-alive\n\n", 0.05)()
+
+    with server(answer) as url:
+        began = time.monotonic()
+        made = engine(url, "openai")
+        made._model = "m"
+        made.prompt_tokens("a", {})
+        assert time.monotonic() - began < 2

@@ -113,6 +113,30 @@ def test_a_lane_that_goes_silent_in_the_window():
     assert "a stream stalled: no token for 0.3 s" in fails(script, Timing(5, 0.01, 0.3, 2))
 
 
+@pytest.mark.parametrize("goes_on", [b"", b": keep-alive\n\n"])
+def test_a_finish_reason_ends_a_stream_whose_connection_stays_open(goes_on, monkeypatch):
+    monkeypatch.setattr(load.sse, "GRACE_S", 0.2)
+
+    async def script(_index):
+        yield event("a", "length")
+        yield b'data: {"choices": [], "usage": {"completion_tokens": 1, "prompt_tokens": 77}}\n\n'
+        while True:
+            await asyncio.sleep(0.02)
+            yield goes_on
+
+    began = time.monotonic()
+    (stream,) = asyncio.run(load.prefill(opener(script), 1, 10))
+    assert 0.3 < time.monotonic() - began < 2  # two requests
+    assert (stream.finish, stream.prompt_tokens) == ("length", 77)
+    assert stream.ended_ns - stream.t_ns[0] < 10_000_000  # the grace is no part of the request
+
+
+def test_a_first_token_has_the_whole_ramp_to_come(monkeypatch):
+    monkeypatch.setattr(load, "FIRST_PATIENCE_S", 0.1)
+    seen = run(steady(1000, 0.005, first_s=0.6), lanes=2)
+    assert seen.ran is None and seen.t0_ns
+
+
 def test_a_lane_that_never_starts():
     async def script(index):
         while True:

@@ -10,7 +10,7 @@ import urllib3
 
 from speedmatrix import retry, untrusted
 from speedmatrix.config import Server
-from speedmatrix.engines.answers import Answer, NotUsable, fetch
+from speedmatrix.engines.answers import Answer, NotUsable, fetch, stream
 
 TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 3600.0  # of a completion read to its end: a long prompt on a slow machine
@@ -72,10 +72,12 @@ class Http:
                 time.sleep(answered.retry_s)
 
     def _request(self, method: str, url: str, body: Any, timeout_s: float) -> Answer:
+        streams = isinstance(body, dict) and body.get("stream") is True
+        read = stream if streams else fetch
         try:
-            return fetch(self._session, method, url, body, timeout_s)
+            return read(self._session, method, url, body, timeout_s)
         except requests.ConnectionError:  # a kept connection that the server has dropped meanwhile: on a new one
-            return fetch(self._session, method, url, body, timeout_s)
+            return read(self._session, method, url, body, timeout_s)
 
     def _json(self, method: str, path: str, body: Any = None) -> Any:
         answer = self._call(method, path, body)
