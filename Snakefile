@@ -16,6 +16,7 @@ include: "rules/report.smk"
 localrules:
     merge,
     charts,
+    runtime,
     page,
     partial,
     check,

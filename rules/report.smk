@@ -1,5 +1,6 @@
 # cells            -> results/measurements.csv          all cells, a row each
 # measurements.csv -> results/charts/<name>.json .svg .png
+# (nothing)        -> results/charts/vega.js            what draws charts in a browser
 # cells, facts     -> results/report.html report.md     the page, and the same in short
 CHARTS = ["total-tok-s", "matrix", "request-vs-total", "ttft", "prefill", "tokens-per-joule", "power"]
 LIBRARY = Path(workflow.basedir) / "scripts" / "speedmatrix"
@@ -41,12 +42,26 @@ rule charts:
         "../scripts/charts.py"
 
 
+rule runtime:
+    input:
+        Path(workflow.basedir) / "envs" / "report.yaml",  # whose version of vl-convert draws
+    output:
+        "results/charts/vega.js",
+    log:
+        "logs/runtime.log",
+    conda:
+        "../envs/report.yaml"
+    script:
+        "../scripts/runtime.py"
+
+
 rule page:
     input:
         cells=[cell.path for cell in CELLS],
         table="results/measurements.csv",
         servers=[servers.launch_dir(server) / "health.json" for server in SWEEP.servers.values()],
-        charts=expand("results/charts/{name}.svg", name=CHARTS),
+        charts=expand("results/charts/{name}.{kind}", name=CHARTS, kind=["svg", "json"]),
+        runtime="results/charts/vega.js",
         code=[path for part in ("page", "findings") for path in sorted((LIBRARY / part).glob("*.*"))],
         words=[
             LIBRARY / name

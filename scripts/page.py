@@ -14,14 +14,15 @@ with job.job(snakemake.log[0]):
         merge.refuse_mixed(cells)
     table = merge.table(cells, cost.prices(settings))
     data = charts.data(table, Path("results/cells"))
-    drawn = {name: kind.draw(data) for name, kind in charts.CHARTS.items() if kind.has_data(data)}
+    drawn = Path("results/charts")
+    svgs, specs = charts.pictures(data, None if partial else drawn)
     inputs = page.PageInput(
         cells=cells,
         healths={name: servers.known_facts(server) for name, server in settings.servers.items()},
         planned=len(settings.cells()),
-        charts={name: charts.svg(chart) for name, chart in drawn.items()},
-        specs={name: charts.spec(chart) for name, chart in drawn.items()},
-        runtime=charts.runtime(),
+        charts=svgs,
+        specs=specs,
+        runtime=charts.runtime() if partial else (drawn / "vega.js").read_text(encoding="utf-8"),
         csv=merge.csv_text(table),
         config=config.resolved(),
         title=settings.title,

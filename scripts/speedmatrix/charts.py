@@ -321,6 +321,16 @@ def svg(chart: Chart) -> str:
     return re.sub(r'(\bid="|url\(#|href="#)([^")]+)', lambda m: m[1] + own.get(m[2], m[2]), drawn)
 
 
+def pictures(given: Data, written: Path | None = None) -> tuple[dict[str, str], dict[str, str]]:
+    """(SVGs, specs) by name of the charts that have data; as they were `written`, or drawn where they were not."""
+    names = [name for name, kind in CHARTS.items() if kind.has_data(given)]
+    if written is not None:
+        svgs, specs = ({n: (written / f"{n}.{kind}").read_text("utf-8") for n in names} for kind in ("svg", "json"))
+        return svgs, specs
+    drawn = {name: CHARTS[name].draw(given) for name in names}
+    return {name: svg(chart) for name, chart in drawn.items()}, {name: spec(chart) for name, chart in drawn.items()}
+
+
 def runtime() -> str:
     """The script that draws specs in a browser: Vega, Vega-Lite and Vega-Embed, as one text."""
     return str(vl_convert.javascript_bundle())  # type: ignore[call-arg]  # its stub lacks the default

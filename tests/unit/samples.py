@@ -121,11 +121,10 @@ def page_input(cells: list[dict], **more) -> page.PageInput:
     """What the page of these cells is made of, as the workflow makes it."""
     table = merge.table(cells)
     data = charts.Data(table, charts.NO_SERIES)
-    drawn = {name: kind.draw(data) for name, kind in charts.CHARTS.items() if kind.has_data(data)}
+    svgs, specs = charts.pictures(data)
     told = {
         "cells": cells, "healths": {"vllm": HEALTH}, "planned": len(cells), "runtime": charts.runtime(),
-        "charts": {name: charts.svg(chart) for name, chart in drawn.items()},
-        "specs": {name: charts.spec(chart) for name, chart in drawn.items()},
+        "charts": svgs, "specs": specs,
         "csv": merge.csv_text(table), "config": "servers: {}\n", "author": "@author",
     }  # fmt: skip
     return page.PageInput(**told | more)
