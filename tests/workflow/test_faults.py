@@ -1,6 +1,5 @@
 """What can happen to a sweep, done to it for real: what was measured stays, what was started ends, one line says so."""
 
-import json
 import os
 import resource
 import shlex
@@ -187,17 +186,3 @@ def test_a_server_that_another_directory_measures_is_left_alone(fresh, tmp_path)
     assert process.returncode == 0, output
     cells = whole(fresh)
     assert len(cells) == 3 and {cell["status"] for cell in cells.values()} == {"valid"}
-
-
-@pytest.mark.fault("a cell's JSON cut in half on disk", "named in one line, never used")
-def test_a_cell_that_was_cut_is_named(sweep):
-    path = sweep.cell("decode-256-x2")
-    path.write_text(path.read_text()[: len(path.read_text()) // 2])
-    code, output = sweep.run("check")
-    assert code != 0 and "results/cells/tiny/decode-256-x2.json: can't be read (not valid JSON)" in output
-    assert "Traceback" not in output
-    (sweep.directory / "results/measurements.csv").unlink()
-    code, output = sweep.run()
-    assert code != 0 and "decode-256-x2.json can't be read (not valid JSON): delete it and run again" in output
-    path.unlink()
-    assert sweep.run()[0] == 0 and json.loads(path.read_text())["status"] == "valid"
