@@ -101,7 +101,7 @@ def ensure_server(spec: LaunchSpec, is_ready: Callable[[], bool]) -> ServerState
         _refuse_taken_port(spec)
         try:
             return _start(spec, owner, is_ready)
-        except ServerError:
+        except Exception:  # `is_ready` raises where no waiting helps
             _stop(server_state())
             _note_failure(spec, owner, failed + 1)
             raise
