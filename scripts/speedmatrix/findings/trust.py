@@ -27,7 +27,7 @@ def _did_not_start(results: Results) -> Found:
         advice = "Mend what it says" if started else "Look into logs/ for its own log, mend its launch command"
         yield Finding(
             "problem",
-            f"{results.name} {'can’t be measured' if started else 'did not start'}: {results.health['error']}",
+            f"{results.name} {"can't be measured" if started else 'did not start'}: {results.health['error']}",
             "None of its cells could be measured.",
             f"{advice}, and run again: only {results.name} is measured then.",
         )
