@@ -3,72 +3,30 @@
 import json
 import os
 import resource
-import shlex
 import signal
 import time
 
-import psutil
 import pytest
 
-from speedmatrix import store
 from tests.workflow.conftest import Sweep
+from tests.workflow.doing import few, in_cell, shell, wait_for, whole
 
 
-def wait_for(process, ready, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def measuring(sweep: Sweep, cell: str) -> psutil.Process:
-    """The process that measures this cell, which has begun."""
-    log = f"logs/tiny/{cell}.log"
-    for process in psutil.process_iter():
-        try:
-            line = " ".join(process.cmdline())
-            here = process.cwd() == str(sweep.directory)
-        except psutil.Error:
-            continue
-        if here and "cell.py" in line and (sweep.directory / log).exists():
-            return process
-    raise AssertionError(f"nothing measures {cell}")
-
-
-def in_cell(sweep: Sweep, process, cell: str) -> psutil.Process:
-    wait_for(process, (sweep.directory / f"logs/tiny/{cell}.log").exists)
-    time.sleep(0.4)
-    return measuring(sweep, cell)
-
-
-def whole(sweep: Sweep) -> dict[str, dict]:
-    """All cells that are there, each read and valid by its schema."""
-    return {path.stem: store.read_valid(path, "cell") for path in sweep.directory.glob("results/cells/tiny/*.json")}
-
-
-def few(sweep: Sweep) -> None:
-    """Leave 3 cells."""
-    sweep.config["matrix"] = {"prefill": {"contexts": [256]}, "decode": {"contexts": [256], "concurrency": [1, 2]}}
-
-
-def shell(sweep: Sweep, before: str, after: str = "") -> None:
-    """Launch the server by a shell that does something before and after it."""
-    launch = sweep.config["servers"]["tiny"]["launch"]
-    command = " ".join(shlex.quote(str(word)) for word in launch["command"]).replace("'{python}'", '"{python}"')
-    launch["command"] = f"{before} {command} {after}"
-
-
-@pytest.mark.fault("SIGTERM, SIGKILL to snakemake while a server starts", "server and children gone in 2 s")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.fault(
+    "Ctrl-C, SIGTERM, SIGHUP, SIGKILL to snakemake while a server starts", "server and children gone in 2 s"
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_sweep_that_ends_while_its_server_starts_leaves_nothing(fresh, number):
     shell(fresh, "setsid sleep 1000 & sleep 1000;")
     process = fresh.start()
     wait_for(process, lambda: sum("sleep 1000" in line for line in fresh.processes()) >= 2)
-    os.kill(process.pid, number)
+    from_terminal = number in (signal.SIGINT, signal.SIGHUP)  # which tells all processes of its foreground
+    (os.killpg if from_terminal else os.kill)(process.pid, number)
     ended = time.monotonic()
-    process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=30)
     left = fresh.wait_for_end(10)
-    assert left == [] and time.monotonic() - ended < 4
+    assert left == [] and time.monotonic() - ended < 4, output
+    assert "Traceback" not in output
     assert fresh.attempts() == []
 
 

@@ -5,10 +5,12 @@ import os
 import signal
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.workflow.conftest import Sweep
+from tests.workflow.doing import few, in_cell, shell, wait_for, whole
 
 
 def interrupted(sweep: Sweep, number: int, whole_group: bool) -> tuple[set[str], float, str]:
@@ -73,20 +75,38 @@ def test_nothing_is_left_and_the_next_run_goes_on(fresh, number, whole_group):
     assert len(again | measured) == 4
 
 
-@pytest.mark.fault("the supervisor killed", "its server ends with it; the sweep starts another and goes on")
+def with_a_worker(sweep: Sweep) -> Path:
+    """Let the server fork a worker into a session of its own, and the sweep have 3 cells; returns the state's file."""
+    few(sweep)
+    shell(sweep, "setsid sleep 1000 &")
+    return sweep.directory / ".speedmatrix/state.json"
+
+
+@pytest.mark.fault("the supervisor killed", "server and workers end with it; the sweep starts another and goes on")
 def test_a_killed_supervisor_takes_its_server_along_and_the_sweep_goes_on(fresh):
+    state = with_a_worker(fresh)
     process = fresh.start()
-    state = fresh.directory / ".speedmatrix/state.json"
-    deadline = time.monotonic() + 60
-    while not (fresh.directory / "results/cells/tiny/prefill-256.json").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(process, fresh.cell("prefill-256").exists)
     boot = json.loads(state.read_text())["boot_id"]
     os.kill(int(boot.split(":")[0]), signal.SIGKILL)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert json.loads(state.read_text())["boot_id"] != boot
     assert fresh.wait_for_end(5) == []
+    cells = whole(fresh)
+    assert len(cells) == 3 and sum(cell["status"] == "valid" for cell in cells.values()) >= 2
+    assert "Traceback" not in output
+
+
+@pytest.mark.fault("the supervisor and snakemake killed at once", "server and workers gone all the same")
+def test_a_supervisor_that_is_killed_with_its_sweep_leaves_nothing(fresh):
+    state = with_a_worker(fresh)
+    process = fresh.start()
+    in_cell(fresh, process, "decode-256-x2")
+    os.kill(int(json.loads(state.read_text())["boot_id"].split(":")[0]), signal.SIGKILL)
+    process.kill()
+    process.communicate(timeout=30)
+    assert fresh.wait_for_end(2) == []
 
 
 @pytest.mark.fault(
