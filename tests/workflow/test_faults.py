@@ -57,6 +57,31 @@ def test_a_server_that_dies_as_it_starts_ends_the_sweep(fresh):
 
 
 @pytest.mark.fault(
+    "a server that dies in a cell and then fails to start, twice in a row",
+    "given up after max_launches, in one line; the next run goes on",
+)
+def test_a_server_that_does_not_come_back_is_given_up(fresh):
+    few(fresh)
+    shell(fresh, "echo >> starts; [ $(wc -l < starts) = 2 -o $(wc -l < starts) = 3 ] && echo no memory && exit 5;")
+    fresh.config["measure"]["duration_s"] = 4
+    process = fresh.start()
+    in_cell(fresh, process, "decode-256-x1")
+    time.sleep(1.5)
+    os.kill(json.loads((fresh.directory / ".speedmatrix/state.json").read_text())["pid"], signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    (said,) = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert process.returncode != 0 and "tiny failed to start 2 times in a row: see logs/server-tiny.log" in said
+    assert "no memory" in said and "Traceback" not in output and fresh.launches() == 3
+    done = whole(fresh)
+    assert {name: cell["status"] for name, cell in done.items()} == {"prefill-256": "valid", "decode-256-x1": "failed"}
+    code, output = fresh.run("results/measurements.csv")
+    assert code == 0, output
+    cells = whole(fresh)
+    assert {cell["status"] for cell in cells.values()} == {"valid"} and len(cells) == 3
+    assert cells["prefill-256"] == done["prefill-256"]
+
+
+@pytest.mark.fault(
     "the measuring process stopped for 5 s (SIGSTOP)", "that cell is failed, and measured by the next run"
 )
 def test_a_measurement_that_was_stopped_is_no_figure(fresh):
