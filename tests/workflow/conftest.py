@@ -30,6 +30,7 @@ class Sweep:
 
     directory: Path
     config: dict
+    snakefile: Path = ROOT / "Snakefile"
 
     @property
     def config_file(self) -> Path:
@@ -37,7 +38,7 @@ class Sweep:
 
     @property
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "1"]
+        return [sys.executable, "-m", "snakemake", "--snakefile", str(self.snakefile), "--cores", "1"]
 
     def start(
         self, target: str = "results/report.html", *more: str, through: tuple[str, ...] = (), **env: str

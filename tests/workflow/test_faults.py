@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.accuracy.truth import serving
 from tests.workflow.conftest import Sweep
 from tests.workflow.doing import few, in_cell, shell, wait_for, whole
 
@@ -100,6 +101,22 @@ def test_a_measurement_that_was_stopped_is_no_figure(fresh):
     assert "late" in cell["reason"] or "stopped" in cell["reason"]
     code, output = fresh.run()
     assert code == 0 and whole(fresh)["decode-256-x2"]["status"] == "valid", output
+
+
+def test_nor_in_a_prefill(tmp_path):
+    sweep = Sweep(tmp_path, {"matrix": {"prefill": {"contexts": ["16K"]}}, "measure": {"prefill_repeats": 1}})
+    with serving(1) as truth:  # which takes 1.6 s for each of the cell's two prompts
+        sweep.config["servers"] = {"tiny": {"engine": "vllm", "url": truth.url}}
+        process = sweep.start("results/cells/tiny/prefill-16K.json")
+        measurer = in_cell(sweep, process, "prefill-16K")
+        wait_for(process, lambda: truth.told()["inside"])
+        measurer.suspend()
+        time.sleep(2)
+        measurer.resume()
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    cell = whole(sweep)["prefill-16K"]
+    assert cell["status"] == "failed" and "stopped or late by" in cell["reason"] and cell["figures"] is None
 
 
 @pytest.mark.fault("the measuring process killed (SIGKILL)", "one line; the next run measures that cell")
