@@ -17,12 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from speedmatrix import processes, redact
+from speedmatrix import known, processes, redact
 from speedmatrix.config import SOURCE_ENV
 from speedmatrix.serverstate import LaunchSpec, ServerState, server_state, write_state
 
 _WATCH_S = 0.1
 _MAX_LINE = 64 * 1024
+_SHORTEST_SECRET = 6
 _ENV = re.compile(r"\{env:([A-Za-z_]\w*)\}")
 
 
@@ -32,12 +33,13 @@ def resolve(text: str) -> str:
 
 
 def secrets_of(spec: LaunchSpec) -> set[str]:
-    """Values that must not appear in the server's log: {env:…} ones, and those of variables with secret names."""
+    """Values that must not appear in the server's log: {env:…} ones, what the launch itself holds by a secret's name,
+    and those of variables with such a name."""
     texts = [spec.command if isinstance(spec.command, str) else " ".join(spec.command), *spec.env.values()]
     named = {os.environ.get(name, "") for text in texts for name in _ENV.findall(text)}
-    own = {value for name, value in spec.env.items() if redact.is_secret_name(name)}
+    own = redact.secrets_in({"command": spec.command, "env": spec.env})
     around = {value for name, value in os.environ.items() if redact.is_secret_name(name)}
-    return {value for value in named | own | around if len(value) >= 6}
+    return {value for value in named | own | around if len(value) >= _SHORTEST_SECRET}
 
 
 def _spawn(spec: LaunchSpec, tag: str, owner: str) -> subprocess.Popen[bytes]:
@@ -68,7 +70,7 @@ def _inherited(owner: str) -> dict[str, str]:
     return {name: value for name, value in known.items() if name != SOURCE_ENV}
 
 
-def _copy_log(source: IO[bytes], log: Path, secrets: set[str]) -> None:
+def _copy_log(source: IO[bytes], log: Path) -> None:
     """The server's output, line by line, through redaction. Ends with the last process that holds the pipe.
 
     It is read on when it can't be kept (a full disk): a server that nobody listens to would come to a halt.
@@ -76,7 +78,7 @@ def _copy_log(source: IO[bytes], log: Path, secrets: set[str]) -> None:
     with contextlib.suppress(ValueError, OSError):
         while line := source.readline(_MAX_LINE):
             text = line.decode("utf-8", "replace").rstrip("\r\n")
-            _note(log, redact.redact_text(text, secrets))
+            _note(log, redact.redact_text(text))
 
 
 def _note(log: Path, line: str) -> None:
@@ -91,6 +93,7 @@ def supervise(job: dict[str, Any]) -> None:
         signal.signal(number, lambda *_: asked.set())
     processes.adopt_orphans()
     spec, owner, tag = LaunchSpec(**job["spec"]), job["owner"], processes.identity()
+    known.know(secrets_of(spec))
     state, log = _starting(spec, job, tag), Path(job["log_path"])
     _note(log, f"--- {job['started_at']} {redact.redact_command(spec.command)}")
     try:
@@ -101,7 +104,7 @@ def supervise(job: dict[str, Any]) -> None:
         return
     write_state(replace(state, pid=child.pid))
     assert child.stdout is not None
-    copying = threading.Thread(target=_copy_log, args=(child.stdout, log, secrets_of(spec)), daemon=True)
+    copying = threading.Thread(target=_copy_log, args=(child.stdout, log), daemon=True)
     copying.start()
     while not asked.is_set() and processes.is_alive(owner) and child.poll() is None:
         asked.wait(_WATCH_S)

@@ -42,7 +42,8 @@ LOWEST = {
     "untrusted": set(),
     "digests": set(),
     "corpus": set(),
-    "redact": set(),
+    "redact": {"known"},
+    "known": set(),
     "processes": set(),
 }
 LOWEST |= {"arrivals": set(), "cycles": set(), "dialect": set(), "sizing": set(), "retry": set()}

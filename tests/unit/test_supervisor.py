@@ -219,7 +219,7 @@ def test_a_dead_server_is_started_again(port):
 
 def test_a_log_that_cannot_be_written_does_not_stop_the_server_from_talking():
     read, write = os.pipe()
-    copying = threading.Thread(target=supervising._copy_log, args=(os.fdopen(read, "rb"), Path("/dev/full"), set()))
+    copying = threading.Thread(target=supervising._copy_log, args=(os.fdopen(read, "rb"), Path("/dev/full")))
     copying.start()
     with os.fdopen(write, "wb") as server:
         for _ in range(100):
