@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -265,9 +266,22 @@ def _server(name: str, spec: dict[str, Any]) -> Server:
         capacity=Capacity(**capacity, kv_source="config" if "kv_tokens" in capacity else "unknown"),
         hardware=spec.get("hardware"),
         tokenizer=spec.get("tokenizer"),
-        verify_tls=spec["verify_tls"],
+        verify_tls=_verify_tls(name, spec["verify_tls"]),
         price_per_hour=spec.get("price_per_hour"),
     )
+
+
+def _verify_tls(name: str, stated: bool | str) -> bool | str:
+    """What `verify_tls` says; a file must hold certificates, else no https call could even begin."""
+    if isinstance(stated, str):
+        try:
+            ssl.create_default_context(cafile=stated)
+        except OSError as error:  # ssl.SSLError is one
+            why = "holds no certificates" if isinstance(error, ssl.SSLError) else "can't be read"
+            raise ConfigError(
+                f"servers.{name}.verify_tls: {stated} {why}; name a PEM file, by its path from the working directory"
+            ) from None
+    return stated
 
 
 def _launch(spec: dict[str, Any]) -> Launch:

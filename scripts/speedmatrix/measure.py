@@ -9,9 +9,10 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
 import uvloop
 
-from speedmatrix import figures, load, metrics, opener, prompts, sizing, tokenizing, validity
+from speedmatrix import figures, load, metrics, opener, prompts, sizing, tokenizing, untrusted, validity
 from speedmatrix.arrivals import Run
 from speedmatrix.cells import Capacity, Cell, prompt_tokens
 from speedmatrix.config import Measure
@@ -19,6 +20,7 @@ from speedmatrix.engines import Engine, EngineError
 
 IDLE_TIMEOUT_S = 60.0
 _PREFILL_TIMEOUT_S = 3600.0
+ODD_ANSWERS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, aiohttp.ClientError)
 
 
 class Failed(Exception):
@@ -75,6 +77,9 @@ def run(task: Task) -> Measured:
         return uvloop.run(measuring(task))
     except (load.LoadError, EngineError, sizing.SizeError) as error:
         raise Failed(str(error)) from error
+    except ODD_ANSWERS as error:  # a server said what nobody thought of: that is this cell's matter, not the sweep's
+        said = untrusted.line(f"{type(error).__name__}: {error}")
+        raise Failed(f"the server's answers could not be made sense of ({said}): see the cell's log") from error
 
 
 async def _idle(engine: Engine) -> bool:
@@ -178,7 +183,10 @@ async def _decode(task: Task) -> Measured:
     seen.prompted = len(seen.streams) * bodies.prompts.length
     cell_figures = figures.decode(seen)
     if not cell_figures["output_tokens"]:
-        raise Failed(f"no tokens arrived within the {measure.duration_s:g} s of the window: raise measure.duration_s")
+        raise Failed(
+            f"no tokens arrived within the {measure.duration_s:g} s of the window: raise measure.duration_s, or"
+            " measure.max_output_tokens if prompts took all of it"
+        )
     await _idle(engine)  # what it still does for us is over before the next cell; that one refuses a busy server
     client = validity.client_state(seen)
     meant = validity.Meant(bodies.prompts.length, engine.dialect.prompt == "ids", measure.max_output_tokens)

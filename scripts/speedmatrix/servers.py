@@ -41,6 +41,10 @@ class SweepError(Exception):
     """The job can't be done; the message is one line for the person."""
 
 
+class Unusable(SweepError):
+    """What is wrong is this server, and no other one."""
+
+
 def launch_dir(server: Server) -> Path:
     """Where launch.json and health.json of this server, launched exactly so, lie."""
     return Path("results/servers") / server.name / server.digest
@@ -68,8 +72,13 @@ def launch(config: Config, name: str, output: Path) -> None:
         if len(config.servers) == 1:
             raise
         record["error"] = str(error)
-        store.write_json(history_dir(Cell(name, "prefill", 1)) / f"launch.{server.digest}.{_stamp()}.json", record)
+        _note_failure(server, record)
     store.write_json(output, record)
+
+
+def _note_failure(server: Server, record: dict[str, Any]) -> None:
+    """Write down a launch that came to nothing, so that the next run tries it again (`failed_launches`)."""
+    store.write_json(history_dir(Cell(server.name, "prefill", 1)) / f"launch.{server.digest}.{_stamp()}.json", record)
 
 
 def failed_launches(name: str, digest: str) -> int:
@@ -85,8 +94,8 @@ def bring_up(server: Server) -> ServerState | None:
     """Make sure that exactly this server is up; None for one that is only attached to. Raises SweepError."""
     engine = engine_for(server)
     if server.launch is None:
-        if not engine.healthy():
-            raise SweepError(f"servers.{server.name}: nothing answers at {server.url}: start it, or give `launch`")
+        if not _ready(engine):
+            raise Unusable(f"servers.{server.name}: nothing answers at {server.url}: start it, or give `launch`")
         return None
     spec = LaunchSpec(
         server=server.name,
@@ -98,19 +107,44 @@ def bring_up(server: Server) -> ServerState | None:
         max_launches=server.launch.max_launches,
     )
     try:
-        return supervisor.ensure_server(spec, engine.healthy)
+        return supervisor.ensure_server(spec, lambda: _ready(engine))
     except supervisor.ServerError as error:
         for line in error.log_tail:
             log.error("server: %s", line)
-        raise SweepError(str(error)) from error
+        raise Unusable(str(error)) from error
+
+
+def _ready(engine: Engine) -> bool:
+    """Whether the server takes requests. Raises Unusable where it never will, however long one waits."""
+    try:
+        return engine.healthy()
+    except EngineError as error:
+        raise Unusable(f"servers.{engine.server.name}: {error}") from error
 
 
 def health(config: Config, name: str, launched: Path, output: Path) -> None:
-    """Read the server's facts and write health.json; with a launch that failed, its error instead."""
+    """Read the server's facts and write health.json; where it could not be launched, its error instead.
+
+    So it is too with what is wrong about one of several servers; of an only one that raises SweepError.
+    """
     server, record = config.servers[name], store.read_valid(launched, "launch")
+    failed = {"server": name, "engine": server.engine, "error": record["error"], "facts": None}
     if record["error"]:
-        store.write_json(output, {"server": name, "engine": server.engine, "error": record["error"], "facts": None})
+        store.write_json(output, failed)
         return
+    try:
+        result = _found(config, server, record)
+    except Unusable as error:
+        if len(config.servers) == 1:
+            raise
+        log.exception("%s can't be measured", name)
+        result = failed | {"error": str(error), "started": True}
+        _note_failure(server, record | {"error": str(error)})
+    store.write_json(output, result)
+
+
+def _found(config: Config, server: Server, record: dict[str, Any]) -> dict[str, Any]:
+    """health.json of the server that is up. Raises SweepError."""
     state = bring_up(server)
     engine = engine_for(server)
     try:
@@ -123,8 +157,8 @@ def health(config: Config, name: str, launched: Path, output: Path) -> None:
         raise SweepError(str(error)) from error
     machine = _hardware(server, state)
     identity = identity_of(server, facts, machine)
-    result = {
-        "server": name,
+    return {
+        "server": server.name,
         "engine": server.engine,
         "url": redact.redact_text(server.url),
         "error": None,
@@ -141,7 +175,6 @@ def health(config: Config, name: str, launched: Path, output: Path) -> None:
         "fingerprint": digest(identity),
         "identity": identity,
     }
-    store.write_json(output, result)
 
 
 def known_facts(server: Server) -> dict[str, Any]:
@@ -153,32 +186,32 @@ def known_facts(server: Server) -> dict[str, Any]:
 
 
 def read_facts(engine: Engine) -> Facts:
-    """The facts that the server tells now. Raises SweepError."""
+    """The facts that the server tells now. Raises Unusable."""
     try:
         return engine.facts()
     except EngineError as error:
         if error.status not in (404, 405, 501):
-            raise SweepError(str(error)) from error
+            raise Unusable(str(error)) from error
         raise _other_engine(engine, str(error)) from error
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise _other_engine(engine, repr(error)) from error
 
 
-def _other_engine(engine: Engine, why: str) -> SweepError:
+def _other_engine(engine: Engine, why: str) -> Unusable:
     """The config names an engine that this server is not."""
     stated, looks = engine.server.engine, recognised(engine)
     advice = f"; it looks like {looks}" if looks and looks != stated else ""
-    return SweepError(
+    return Unusable(
         f"servers.{engine.server.name}.engine: {engine.server.url} does not answer as {stated} does{advice} ({why})"
     )
 
 
 def _dialect(engine: Engine, extra: dict[str, Any]) -> Dialect:
-    """Which requests the server takes, found out with small ones. Raises SweepError."""
+    """Which requests the server takes, found out with small ones. Raises Unusable."""
     try:
         return tokenizing.find_dialect(engine, extra)
     except EngineError as error:
-        raise SweepError(f"servers.{engine.server.name}: {error}") from error
+        raise Unusable(f"servers.{engine.server.name}: {error}") from error
 
 
 def _hardware(server: Server, state: ServerState | None) -> dict[str, Any]:

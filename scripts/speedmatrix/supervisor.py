@@ -93,10 +93,10 @@ def _launch(spec: LaunchSpec, owner: str, is_ready: Callable[[], bool], was_up: 
         _refuse_taken_port(spec)
         try:
             up = _start(spec, owner, is_ready)
-        except ServerError:
+        except Exception as error:  # `is_ready` raises where no waiting helps
             _stop(server_state())
             note_failed_launches(owner, spec.digest, failed + 1)
-            if not was_up:
+            if not was_up or not isinstance(error, ServerError):
                 raise
         else:
             note_failed_launches(owner, spec.digest, 0)

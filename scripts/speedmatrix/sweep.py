@@ -30,6 +30,7 @@ from speedmatrix.history import attempts, failed_attempts, set_aside
 from speedmatrix.servers import SweepError
 
 NOT_STARTED = "server did not start"
+UNUSABLE = "server can't be measured as it is"
 log = logging.getLogger(__name__)
 
 
@@ -77,7 +78,7 @@ def _attempt_that_counts_again(config: Config, cell: Cell, known: dict[str, Any]
     past = iter(reversed(attempts(cell)))
     try:
         first = result = store.read_valid(next(past), "cell")
-        while result["reason"] == NOT_STARTED:
+        while result["reason"] in (NOT_STARTED, UNUSABLE):
             result = store.read_valid(next(past), "cell")
     except (StopIteration, store.StoreError):
         return None
@@ -92,7 +93,10 @@ def _keep(cell: Cell, attempt: _Attempt) -> None:
     result, folder = attempt.result, Path(cell.path).parent
     arrived, sampled = folder / f"{cell.name}.arrivals.npz", folder / f"{cell.name}.telemetry.csv"
     folder.mkdir(parents=True, exist_ok=True)
-    if result["reason"] != NOT_STARTED:  # else what was measured before may count again, with what lies beside it
+    if result["reason"] not in (
+        NOT_STARTED,
+        UNUSABLE,
+    ):  # else what was measured before may count again, with what lies beside it
         set_aside(cell)
         arrived.unlink(missing_ok=True)
         sampled.unlink(missing_ok=True)
@@ -109,7 +113,8 @@ def _attempt(config: Config, cell: Cell, known: dict[str, Any]) -> _Attempt:
     server, started_at = config.servers[cell.server], store.utc_now()
     if known["error"]:
         result = _result(config, cell, None, _plan(config, cell, server.capacity))
-        return _Attempt(result | {"started_at": started_at, "status": "failed", "reason": NOT_STARTED})
+        reason = UNUSABLE if known.get("started") else NOT_STARTED
+        return _Attempt(result | {"started_at": started_at, "status": "failed", "reason": reason})
     capacity = servers.known_capacity(known)
     fits = _plan(config, cell, capacity)
     result = _result(config, cell, known, fits) | {"started_at": started_at}

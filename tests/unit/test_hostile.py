@@ -393,3 +393,46 @@ def test_a_small_request_whose_first_token_is_all_that_comes_is_not_waited_for(m
         made._model = "m"
         made.prompt_tokens("a", {})
         assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("kind", ["openai", "vllm"])
+def test_a_wrong_key_is_said_at_once_and_not_taken_for_a_server_that_is_down(status, kind):
+    head = b"HTTP/1.1 %d No\r\nContent-Length: 12\r\n\r\n" % status
+    with server(once(b"who are you?"), head) as url:
+        said = refused(lambda: servers.bring_up(engine(url, kind).server), servers.SweepError)
+    assert f"answered {status} (who are you?)" in said and "servers.s.api_key_env" in said
+
+
+def test_a_file_of_certificates_that_is_none_names_its_key(tmp_path):
+    def config(path):
+        return {"servers": {"s": {"engine": "openai", "url": "https://127.0.0.1:9", "verify_tls": str(path)}}}
+
+    (tmp_path / "no.pem").write_text("nothing")
+    for name, why in (("no.pem", "holds no certificates"), ("missing.pem", "can't be read")):
+        said = refused(lambda name=name: parse(config(tmp_path / name)), ConfigError)
+        assert "servers.s.verify_tls" in said and why in said
+
+
+ODD_GAUGES = once(b"HTTP/1.1 200 OK\r\n\r\nvllm:num_requests_running NaN\nvllm:num_requests_waiting NaN\n")
+
+
+def test_a_gauge_that_is_no_number_is_not_told():
+    with server(ODD_GAUGES, b"") as url:
+        assert engine(url).requests_inside() is None
+
+
+@pytest.mark.parametrize("body", [b'{"data": ["a"]}', b'{"data": [["a"]]}', b'[{"id": "a"}]', b'{"data": null}'])
+def test_models_of_another_shape_are_refused_in_one_line(body):
+    with server(once(body)) as url:
+        refused(engine(url, "openai").model)
+
+
+def test_slots_that_are_an_object_tell_nothing():
+    with server(once(b'{"error": "x"}')) as url:
+        assert engine(url, "llama.cpp").requests_inside() is None
+
+
+def test_counts_as_text_are_no_counts():
+    event = sse.parse(b'{"choices": [{"text": "a"}], "usage": {"prompt_tokens": "7", "completion_tokens": "1"}}')
+    assert (event.prompt_tokens, event.running, event.visible) == (None, None, True)

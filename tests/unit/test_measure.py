@@ -2,6 +2,7 @@
 
 import asyncio
 
+import aiohttp
 import pytest
 
 from speedmatrix import figures, measure
@@ -88,3 +89,16 @@ def test_what_the_server_does_not_tell_or_counts_backwards_is_unknown():
     assert edges(Counters(), Counters()) == unknown
     assert edges(Counters(generated=500, drafts=9, accepted=9), Counters(generated=20, drafts=1)) == unknown
     assert edges(Counters(drafts=5, accepted=5), Counters(drafts=5, accepted=5))["acceptance_length"] is None
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize(
+    "odd", [TypeError("'<' not supported"), KeyError("tokens"), ValueError("NaN"), aiohttp.ClientPayloadError()]
+)
+def test_an_answer_that_nobody_thought_of_fails_the_cell_in_one_line(phase, odd):
+    def requests_inside():
+        raise odd
+
+    assert f"could not be made sense of ({type(odd).__name__}" in failure(
+        phase, engine(requests_inside=requests_inside)
+    )

@@ -7,7 +7,7 @@ import pytest
 from speedmatrix import page, servers, store, sweep
 from speedmatrix.cells import Capacity
 from speedmatrix.config import Server, parse
-from speedmatrix.engines import Facts
+from speedmatrix.engines import EngineError, Facts
 from tests.unit import samples
 
 CONFIG = parse(
@@ -111,3 +111,34 @@ def test_a_launch_that_failed_is_handed_on():
     store.write_json(folder / "launch.json", LAUNCH | {"error": "it ended at start"})
     servers.health(CONFIG, "vllm", folder / "launch.json", folder / "health.json")
     assert servers.known_facts(SERVER)["error"] == "it ended at start"
+
+
+class Refusing(Answering):
+    """Up, and of no use."""
+
+    def facts(self) -> Facts:
+        raise EngineError("it lists three models")
+
+
+def test_one_of_several_servers_that_cannot_be_measured_stops_none_and_is_tried_again(monkeypatch):
+    monkeypatch.setattr(servers, "engine_for", Refusing)
+    one = {"engine": "vllm", "url": "http://127.0.0.1:9"}
+    config = parse(
+        {"servers": {"a": one, "b": one | {"url": "http://127.0.0.1:8"}}, "matrix": {"prefill": {"contexts": ["1K"]}}}
+    )
+    folder = servers.launch_dir(config.servers["a"])
+    servers.launch(config, "a", folder / "launch.json")
+    servers.health(config, "a", folder / "launch.json", folder / "health.json")
+    assert servers.known_facts(config.servers["a"])["error"] == "it lists three models"
+    assert servers.failed_launches("a", config.servers["a"].digest) == 1
+    cell = next(one for one in config.cells() if one.server == "a")
+    result = sweep.run_cell(config, cell, folder / "health.json")
+    assert (result["status"], result["reason"]) == ("failed", sweep.UNUSABLE)
+
+
+def test_an_only_server_that_cannot_be_measured_ends_the_sweep(monkeypatch):
+    monkeypatch.setattr(servers, "engine_for", Refusing)
+    folder = servers.launch_dir(SERVER)
+    servers.launch(CONFIG, "vllm", folder / "launch.json")
+    with pytest.raises(servers.SweepError, match="it lists three models"):
+        servers.health(CONFIG, "vllm", folder / "launch.json", folder / "health.json")

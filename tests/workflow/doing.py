@@ -1,9 +1,11 @@
 """What tests do to a sweep that is under way, and how they look at what it left."""
 
+import re
 import shlex
 import time
 
 import psutil
+import requests
 
 from speedmatrix import store
 from tests.workflow.conftest import Sweep
@@ -31,9 +33,18 @@ def measuring(sweep: Sweep, cell: str) -> psutil.Process:
 
 
 def in_cell(sweep: Sweep, process, cell: str) -> psutil.Process:
+    """The process that measures this cell, once the server works for it."""
     wait_for(process, (sweep.directory / f"logs/tiny/{cell}.log").exists)
-    time.sleep(0.4)
+    wait_for(process, lambda: _is_asked(sweep.config["servers"]["tiny"]["url"]))
     return measuring(sweep, cell)
+
+
+def _is_asked(url: str) -> bool:
+    try:
+        told = requests.get(f"{url}/metrics", timeout=2).text
+    except requests.RequestException:
+        return False
+    return re.search(r"requests_(?:processing|running)\S* [1-9]", told) is not None
 
 
 def whole(sweep: Sweep) -> dict[str, dict]:

@@ -11,6 +11,7 @@ import requests
 
 from speedmatrix import processes
 from tests.accuracy.truth import serving
+from tests.workflow.conftest import PAGE
 
 
 def test_a_running_server_is_measured_and_left_running(fresh):
@@ -39,7 +40,7 @@ def test_a_running_server_is_measured_and_left_running(fresh):
                     break
             except requests.RequestException:
                 time.sleep(0.1)
-        code, output = fresh.run()
+        code, output = fresh.run(PAGE)
         assert code == 0, output
         assert server.poll() is None and fresh.launches() == 0
         page = (fresh.directory / "results/report.html").read_text()
@@ -89,7 +90,7 @@ def test_a_server_without_metrics_that_takes_only_chat_is_measured_from_start_to
         truth.faults(chat_only=True, no_tokenize=True, metrics="502", refuses=["ignore_eos"])
         fresh.config["servers"] = {"any": {"engine": "openai", "url": truth.url + "/v1"}}
         fresh.config["matrix"] = {"prefill": {"contexts": [512]}, "decode": {"contexts": [512], "concurrency": [2]}}
-        code, output = fresh.run()
+        code, output = fresh.run(PAGE)
         assert code == 0, output
         health = json.loads(next(fresh.directory.glob("results/servers/any/*/health.json")).read_text())
         assert health["requests"] == {

@@ -39,10 +39,10 @@ def truth(tmp_path) -> Sweep:
     return Sweep(tmp_path / "sweep", config, cloned(tmp_path / "clone"))
 
 
-def measured(sweep: Sweep, target: str = "results/measurements.csv") -> list[str]:
+def measured(sweep: Sweep) -> list[str]:
     """The cells that a run attempts."""
     before = sweep.attempts()
-    code, output = sweep.run(target)
+    code, output = sweep.run()
     assert code == 0, output
     return sweep.measured_since(before)
 

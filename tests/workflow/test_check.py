@@ -3,7 +3,7 @@
 import json
 
 from speedmatrix.digests import digest
-from tests.workflow.conftest import Sweep
+from tests.workflow.conftest import PAGE, Sweep
 
 
 def checked(sweep: Sweep) -> tuple[int, list[str]]:
@@ -25,7 +25,7 @@ def test_a_finished_sweep_has_nothing_off_and_nothing_is_started(sweep):
 def test_a_finished_sweep_is_checked_after_cells_were_measured_anew(sweep):
     sweep.config["measure"]["duration_s"] = 0.5
     sweep.config["matrix"] = {"prefill": {"contexts": [256]}, "decode": {"contexts": [256], "concurrency": [2]}}
-    assert sweep.run()[0] == 0
+    assert sweep.run(PAGE)[0] == 0
     assert len(list(sweep.directory.glob("results/history/tiny/decode-256-x2.*.npz"))) == 1
     assert checked(sweep)[0] == 0
 
@@ -57,12 +57,12 @@ def test_a_strict_page_is_refused_in_one_line_and_written_again_once_all_is_of_o
     cell = json.loads(kept)
     cell["identity"]["version"] = "0"
     path.write_text(json.dumps(cell | {"fingerprint": digest(cell["identity"])}))
-    code, output = sweep.run()
+    code, output = sweep.run(PAGE)
     assert code == 0 and "Not one server" in (sweep.directory / "results/report.html").read_text()
     sweep.config["report"] = {"strict": True}
-    code, output = sweep.run()
+    code, output = sweep.run(PAGE)
     assert code != 0 and not (sweep.directory / "results/report.html").exists()
     (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
     assert "report.strict: decode-256-x1 of tiny measured something else" in line and "Traceback" not in output
     path.write_text(kept)
-    assert sweep.run()[0] == 0 and (sweep.directory / "results/report.html").exists()
+    assert sweep.run(PAGE)[0] == 0 and (sweep.directory / "results/report.html").exists()

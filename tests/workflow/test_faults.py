@@ -64,10 +64,8 @@ def test_a_server_that_dies_as_it_starts_ends_the_sweep(fresh):
 def test_a_server_that_does_not_come_back_is_given_up(fresh):
     few(fresh)
     shell(fresh, "echo >> starts; [ $(wc -l < starts) = 2 -o $(wc -l < starts) = 3 ] && echo no memory && exit 5;")
-    fresh.config["measure"]["duration_s"] = 4
     process = fresh.start()
     in_cell(fresh, process, "decode-256-x1")
-    time.sleep(1.5)
     os.kill(json.loads((fresh.directory / ".speedmatrix/state.json").read_text())["pid"], signal.SIGKILL)
     output, _ = process.communicate(timeout=120)
     (said,) = [line for line in output.splitlines() if line.startswith("error: ")]
@@ -75,7 +73,7 @@ def test_a_server_that_does_not_come_back_is_given_up(fresh):
     assert "no memory" in said and "Traceback" not in output and fresh.launches() == 3
     done = whole(fresh)
     assert {name: cell["status"] for name, cell in done.items()} == {"prefill-256": "valid", "decode-256-x1": "failed"}
-    code, output = fresh.run("results/measurements.csv")
+    code, output = fresh.run()
     assert code == 0, output
     cells = whole(fresh)
     assert {cell["status"] for cell in cells.values()} == {"valid"} and len(cells) == 3
@@ -109,7 +107,6 @@ def test_nor_in_a_prefill(tmp_path):
         sweep.config["servers"] = {"tiny": {"engine": "vllm", "url": truth.url}}
         process = sweep.start("results/cells/tiny/prefill-16K.json")
         measurer = in_cell(sweep, process, "prefill-16K")
-        wait_for(process, lambda: truth.told()["inside"])
         measurer.suspend()
         time.sleep(2)
         measurer.resume()
@@ -187,17 +184,3 @@ def test_a_server_that_another_directory_measures_is_left_alone(fresh, tmp_path)
     assert process.returncode == 0, output
     cells = whole(fresh)
     assert len(cells) == 3 and {cell["status"] for cell in cells.values()} == {"valid"}
-
-
-@pytest.mark.fault("a cell's JSON cut in half on disk", "named in one line, never used")
-def test_a_cell_that_was_cut_is_named(sweep):
-    path = sweep.cell("decode-256-x2")
-    path.write_text(path.read_text()[: len(path.read_text()) // 2])
-    code, output = sweep.run("check")
-    assert code != 0 and "results/cells/tiny/decode-256-x2.json: can't be read (not valid JSON)" in output
-    assert "Traceback" not in output
-    (sweep.directory / "results/measurements.csv").unlink()
-    code, output = sweep.run()
-    assert code != 0 and "decode-256-x2.json can't be read (not valid JSON): delete it and run again" in output
-    path.unlink()
-    assert sweep.run()[0] == 0 and json.loads(path.read_text())["status"] == "valid"

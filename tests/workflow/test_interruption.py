@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workflow.conftest import Sweep
+from tests.workflow.conftest import PAGE, Sweep
 from tests.workflow.doing import few, in_cell, shell, wait_for, whole
 
 
@@ -61,11 +61,12 @@ def test_nothing_is_left_and_the_next_run_goes_on(fresh, number, whole_group):
     if number == signal.SIGINT:
         last = [line for line in output.splitlines() if line.strip()][-1]
         assert last.startswith("stopped: ") and "of 4 cells are measured" in last, output
-    if number in (signal.SIGKILL, signal.SIGHUP):
+    if number == signal.SIGKILL:
         code, said = fresh.run()
         assert code != 0 and "a run that was killed left its lock here: the same command with --unlock" in said
         code, said = fresh.run("check")  # needs no lock
         assert code == 0 and "nothing is off" in said
+    if number in (signal.SIGKILL, signal.SIGHUP):
         code, said = fresh.run("results/report.html", "--unlock")
         assert code == 0, said
     code, output = fresh.run()
@@ -114,12 +115,8 @@ def test_a_supervisor_that_is_killed_with_its_sweep_leaves_nothing(fresh):
     "that cell is failed with code and last log line; the next runs on a restarted server",
 )
 def test_a_server_that_dies_in_a_cell_fails_that_cell_alone(fresh):
-    process = fresh.start()
-    deadline = time.monotonic() + 60
-    while not fresh.cell("decode-256-x1").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-    time.sleep(0.8)
+    process = fresh.start(PAGE)
+    in_cell(fresh, process, "decode-256-x2")
     os.kill(json.loads((fresh.directory / ".speedmatrix/state.json").read_text())["pid"], signal.SIGKILL)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.accuracy.truth import serving
-from tests.workflow.conftest import Sweep
+from tests.workflow.conftest import PAGE, Sweep
 from tests.workflow.doing import wait_for, whole
 
 KEYS = {"PLANTED": "planted/variable+3-4f1e0b9c7a", "CLIENT_KEY": "planted/client+5-90d3a8e6b2"}
@@ -98,7 +98,7 @@ def test_planted_keys_are_written_nowhere(fresh):
     plant(fresh)
     watched = CommandLines(fresh.directory)
     watched.start()
-    code, output = fresh.run(**KEYS)
+    code, output = fresh.run(PAGE, **KEYS)
     watched.over = True
     assert code == 0, output
     assert printed_with_a_key(output) == []
@@ -129,7 +129,7 @@ def test_nor_where_a_server_repeats_them_in_its_errors(tmp_path):
     with serving(20) as truth:
         server = {"engine": "vllm", "url": truth.url, "api_key_env": "CLIENT_KEY"}
         sweep = Sweep(tmp_path, {"servers": {"tiny": server}, "matrix": matrix})
-        process = sweep.start(**KEYS)
+        process = sweep.start(PAGE, **KEYS)
         wait_for(process, lambda: list(sweep.directory.glob("results/servers/tiny/*/health.json")))
         truth.faults(echoes=True)
         output, _ = process.communicate(timeout=60)

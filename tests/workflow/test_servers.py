@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from tests.workflow.conftest import free_port
+from tests.workflow.conftest import PAGE, free_port
 
 
 @pytest.mark.fault("one of several servers can't start", "its cells are failed, the other servers are measured")
@@ -21,7 +21,7 @@ def test_servers_are_measured_in_order_and_one_that_cannot_start_fails_alone(fre
     broken = {"engine": "llama.cpp", "url": f"http://127.0.0.1:{free_port()}", "launch": {"command": "exit 4"}}
     fresh.config["servers"] = {"zeta": first, "broken": broken, "alpha": second}
     fresh.config["matrix"] = {"prefill": {"contexts": [256]}, "decode": {"contexts": [256], "concurrency": [1]}}
-    code, output = fresh.run()
+    code, output = fresh.run(PAGE)
     assert code == 0, output
     cells = {
         (cell["server"], cell["phase"]): cell for cell in map(read, fresh.directory.glob("results/cells/*/*.json"))
@@ -104,7 +104,7 @@ def test_variants_share_an_address_and_a_new_value_costs_only_its_own_cells(fres
     launch["command"][launch["command"].index("--slots") + 1] = "{slots}"
     fresh.config["servers"]["tiny"]["variants"] = {"slots": [2, 4]}
     fresh.config["matrix"] = {"prefill": {"contexts": [256]}, "decode": {"contexts": [256], "concurrency": [1]}}
-    code, output = fresh.run()
+    code, output = fresh.run(PAGE)
     assert code == 0, output
     cells = [read(path) for path in fresh.directory.glob("results/cells/*/*.json")]
     assert sorted((cell["server"], cell["status"]) for cell in cells) == [
@@ -114,7 +114,7 @@ def test_variants_share_an_address_and_a_new_value_costs_only_its_own_cells(fres
     assert max(ends["tiny-slots-2"]) <= min(c["started_at"] for c in cells if c["server"] == "tiny-slots-4")
     before = fresh.attempts()
     fresh.config["servers"]["tiny"]["variants"]["slots"].append(3)
-    code, output = fresh.run()
+    code, output = fresh.run(PAGE)
     assert code == 0, output
     assert len(set(fresh.attempts()) - set(before)) == 2 and fresh.launches() == 3
     page = (fresh.directory / "results/report.html").read_text()

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from speedmatrix import arrivals, hardware, integration, metrics
-from tests.workflow.conftest import ROOT, Sweep
+from tests.workflow.conftest import PAGE, ROOT, Sweep
 
 COLUMNS = """
     server phase context_tokens concurrency repeat status reason flags total_tok_s request_tok_s ttft_ms ttft_kind
@@ -202,7 +202,7 @@ def test_a_deleted_cell_alone_is_measured_again(sweep):
     before = sweep.attempts()
     page = (sweep.directory / "results/report.html").read_text()
     sweep.cell("decode-256-x2").unlink()
-    code, output = sweep.run()
+    code, output = sweep.run(PAGE)
     assert code == 0, output
     assert sweep.measured_since(before) == ["decode-256-x2"]
     assert (sweep.directory / "results/report.html").read_text() != page
@@ -241,7 +241,7 @@ def test_requests_that_end_inside_the_window_are_a_result_like_any_other(sweep):
 def test_what_the_config_states_of_a_server_counts_from_the_next_run_on(sweep):
     sweep.config["servers"]["tiny"] |= {"capacity": {"kv_tokens": 9000}, "facts": {"backend": "abacus"}}
     sweep.config["matrix"] = {"prefill": {"contexts": [256]}, "decode": {"contexts": ["1K"], "concurrency": [1, 2]}}
-    code, output = sweep.run()
+    code, output = sweep.run(PAGE)
     assert code == 0, output
     # 1 × and 2 × (1024 + 4096) tokens, of which 9,000 hold only the first.
     status = [json.loads(sweep.cell(f"decode-1K-x{lanes}").read_text())["status"] for lanes in (1, 2)]

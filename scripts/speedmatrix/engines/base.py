@@ -44,10 +44,18 @@ class Engine(Http, ABC):
         return self.server.url + self.dialect.path
 
     def healthy(self) -> bool:
-        """Whether `/health` answers 200: the server can take requests. Never raises."""
+        """Whether the server can take requests: `/health` answers 200.
+
+        Raises EngineError where no waiting helps: the key or the certificate is wrong.
+        """
+        return self._answering("/health")
+
+    def _answering(self, path: str) -> bool:
         try:
-            self._call("GET", "/health")
-        except EngineError:
+            self._call("GET", path)
+        except EngineError as error:
+            if error.lasting:
+                raise
             return False
         return True
 

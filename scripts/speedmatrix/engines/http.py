@@ -17,9 +17,13 @@ REQUEST_TIMEOUT_S = 3600.0  # of a completion read to its end: a long prompt on 
 
 
 class EngineError(Exception):
-    """The server did not answer as its engine should; the message is one line for the person. `status`: of HTTP."""
+    """The server did not answer as its engine should; the message is one line for the person.
+
+    `status`: of HTTP. `lasting`: waiting can't cure it.
+    """
 
     status: int | None = None
+    lasting = False
 
 
 class Answered(EngineError):
@@ -28,6 +32,7 @@ class Answered(EngineError):
     def __init__(self, answer: Answer, line: str) -> None:
         super().__init__(line)
         self.status: int = answer.status_code
+        self.lasting = answer.status_code in (401, 403)
         self.said = said_by(answer)
         self.retry_s = retry.after_s(answer.headers.get("Retry-After"))
 
@@ -50,7 +55,9 @@ class Http:
             answer = self._request(method, url, body, timeout_s)
         except requests.RequestException as error:
             unable = "can't be used" if isinstance(error, NotUsable) else "can't be reached"
-            raise EngineError(f"{url} {unable}: {_cause(error)}") from None
+            failed = EngineError(f"{url} {unable}: {_cause(error)}")
+            failed.lasting = isinstance(error, requests.exceptions.SSLError) and "CERTIFICATE" in str(error).upper()
+            raise failed from None
         if answer.status_code != 200:
             advice = ""
             if answer.status_code in (401, 403):

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from speedmatrix.cells import Capacity
 from speedmatrix.engines.base import Engine, Facts
-from speedmatrix.engines.http import EngineError
 
 
 class OpenAI(Engine):
     """A server of which only the completions and the list of models are known."""
 
     def healthy(self) -> bool:
-        """Whether /v1/models answers: /health is not part of the API. Never raises."""
-        try:
-            self._call("GET", "/v1/models")
-        except EngineError:
-            return False
-        return True
+        """Whether /v1/models answers: /health is not part of the API. Raises EngineError where no waiting helps."""
+        return self._answering("/v1/models")
 
     def facts(self) -> Facts:
         """The served name; everything else is what the config says."""

@@ -23,12 +23,14 @@ def _names(places: Iterable[Place]) -> str:
 
 def _did_not_start(results: Results) -> Found:
     if not results.health["facts"] and results.health["error"]:
+        started = results.health.get("started", False)
+        advice = "Mend what it says" if started else "Look into logs/ for its own log, mend its launch command"
+        what = "can't be measured" if started else "did not start"
         yield Finding(
             "problem",
-            f"{results.name} did not start: {results.health['error']}",
+            f"{results.name} {what}: {results.health['error']}",
             "None of its cells could be measured.",
-            f"Look into logs/ for its own log, mend its launch command, and run again: only {results.name} is"
-            " measured then.",
+            f"{advice}, and run again: only {results.name} is measured then.",
         )
 
 
