@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ def measured(sweep: Sweep) -> list[str]:
 
 
 @pytest.mark.fault("a comment edited in a script, every file of ours touched, another checkout", "nothing is measured")
+@pytest.mark.fault("the wall clock set back by an hour between the server's start and its cells", "nothing is measured")
 @pytest.mark.fault("the launch command edited", "all cells of that server are measured again")
 def test_code_costs_no_cell_and_a_launch_command_all_of_its_servers(truth):
     assert measured(truth) == CELLS
@@ -58,6 +60,9 @@ def test_code_costs_no_cell_and_a_launch_command_all_of_its_servers(truth):
         os.utime(path)
     assert measured(truth) == [] and truth.launches() == 1
     truth.snakefile = cloned(clone.with_name("another"))
+    assert measured(truth) == [] and truth.launches() == 1
+    for path in truth.directory.glob("results/servers/truth/*/*.json"):
+        os.utime(path, (time.time() + 3600,) * 2)
     assert measured(truth) == [] and truth.launches() == 1
     truth.config["servers"]["truth"]["launch"]["command"] += ["--kv-capacity", 800_000]
     assert measured(truth) == CELLS and truth.launches() == 2
