@@ -6,12 +6,14 @@ import base64
 import json
 import re
 from collections.abc import Iterable
+from functools import cache
 from urllib.parse import quote, quote_plus
 
 MARK = "<redacted>"
 SHORTEST = 4  # a shorter value can't be told from a word
 PART = 10  # characters in a row that a text has in common with a longer value
 
+_PLACE = re.compile(r"[/~]|[a-z][a-z0-9+.-]*://", re.I)
 _known: set[str] = set()
 
 
@@ -40,6 +42,7 @@ def _all(more: Iterable[str]) -> list[str]:
     return sorted((secret for secret in {*more, *_known} if len(secret) >= SHORTEST), key=len, reverse=True)
 
 
+@cache
 def _forms(secret: str) -> dict[str, None]:
     quoted = [json.dumps(secret)[1:-1], quote(secret), quote(secret, safe=""), quote_plus(secret)]
     return dict.fromkeys([secret, *quoted, *_base64(secret)])
@@ -57,7 +60,7 @@ def _base64(secret: str) -> list[str]:
 
 
 def _without_parts(text: str, secret: str) -> str:
-    windows = {secret[i : i + PART] for i in range(len(secret) - PART + 1)}
+    windows = _windows(secret)
     if not any(window in text for window in windows):
         return text
     places = sorted(place for window in windows for place in _places(window, text))
@@ -68,6 +71,14 @@ def _without_parts(text: str, secret: str) -> str:
             parts += [text[end:place], MARK]
         end = max(end, place + PART)
     return "".join(parts) + text[end:]
+
+
+@cache
+def _windows(secret: str) -> frozenset[str]:
+    """All parts of the least length; none of a path or an address, which others begin with, too."""
+    if _PLACE.match(secret):
+        return frozenset()
+    return frozenset(secret[i : i + PART] for i in range(len(secret) - PART + 1))
 
 
 def _places(window: str, text: str) -> list[int]:

@@ -224,6 +224,12 @@ def test_a_longer_part_of_a_known_value_is_hidden_as_where_a_line_was_cut(long_k
     assert redact_text(f"sUp3r {long_key[:9]}") == f"sUp3r {long_key[:9]}"  # less than tells it from a word
 
 
+def test_parts_of_a_path_or_an_address_are_not_hidden(monkeypatch):
+    monkeypatch.setattr(known, "_known", {"/srv/somebody/credentials.json", "https://login.example.org/x"})
+    assert redact_text("in /srv/somebody/models") == "in /srv/somebody/models"
+    assert redact_text("read /srv/somebody/credentials.json") == "read <redacted>"
+
+
 def test_what_a_config_hides_is_known_and_what_only_refers_to_it_is_not():
     launch = {
         "command": ["serve", "--port", 8000, "--api-key", "literal-1", "{env:KEY}", "--token=$OTHER", "-x"],
