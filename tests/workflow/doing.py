@@ -39,6 +39,15 @@ def in_cell(sweep: Sweep, process, cell: str) -> psutil.Process:
     return measuring(sweep, cell)
 
 
+def seconds_until_gone(sweep: Sweep, most: float = 20) -> float:
+    """How long it takes from now until nothing but snakemake itself is left."""
+    began = time.monotonic()
+    while any("-m snakemake" not in line for line in sweep.processes()):
+        assert time.monotonic() - began < most, sweep.processes()
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
 def _is_asked(url: str) -> bool:
     try:
         told = requests.get(f"{url}/metrics", timeout=2).text

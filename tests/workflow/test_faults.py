@@ -10,7 +10,7 @@ import pytest
 
 from tests.accuracy.truth import serving
 from tests.workflow.conftest import Sweep
-from tests.workflow.doing import few, in_cell, shell, wait_for, whole
+from tests.workflow.doing import few, in_cell, seconds_until_gone, shell, wait_for, whole
 
 
 @pytest.mark.fault(
@@ -23,10 +23,9 @@ def test_a_sweep_that_ends_while_its_server_starts_leaves_nothing(fresh, number)
     wait_for(process, lambda: sum("sleep 1000" in line for line in fresh.processes()) >= 2)
     from_terminal = number in (signal.SIGINT, signal.SIGHUP)  # which tells all processes of its foreground
     (os.killpg if from_terminal else os.kill)(process.pid, number)
-    ended = time.monotonic()
+    assert seconds_until_gone(fresh) < 2
     output, _ = process.communicate(timeout=30)
-    left = fresh.wait_for_end(10)
-    assert left == [] and time.monotonic() - ended < 4, output
+    assert fresh.wait_for_end(2) == [], output
     assert "Traceback" not in output
     assert fresh.attempts() == []
 
@@ -41,10 +40,9 @@ def test_a_server_that_will_not_end_is_ended(fresh):
     process = fresh.start()
     wait_for(process, fresh.cell("prefill-256").exists)
     os.kill(process.pid, signal.SIGINT)
-    began = time.monotonic()
+    assert seconds_until_gone(fresh) < 1 + 2  # the grace, and what is promised beyond it
     process.communicate(timeout=60)
-    assert fresh.wait_for_end(10) == []
-    assert time.monotonic() - began < 1 + 2 + 2  # grace, what is promised beyond it, and this machine's noise
+    assert fresh.wait_for_end(2) == []
 
 
 @pytest.mark.fault("a server that dies as it starts", "one line with its code, its last words and where its log is")
