@@ -44,7 +44,7 @@ WAYS = {
 
 @pytest.mark.fault(
     "Ctrl-C, SIGINT, SIGTERM, SIGHUP, SIGKILL to snakemake in mid-cell",
-    "server and children gone in 2 s, port free; the next run (after --unlock where it is asked for) measures what is missing",
+    "server and children gone in 2 s, port free; the next run (--unlock where asked for) measures what is missing",
 )
 @pytest.mark.parametrize(("number", "whole_group"), WAYS.values(), ids=WAYS)
 def test_nothing_is_left_and_the_next_run_goes_on(fresh, number, whole_group):
