@@ -30,7 +30,7 @@ rule all:
 
 onstart:
     history.adopt(CELLS)
-    supervisor.end_jobs_on_signals()
+    owner.end_jobs_on_signals()
 
 
 onsuccess:

@@ -88,8 +88,8 @@ class Soak:
     def fault(self) -> str:
         """Do one, drawn; returns what it was."""
         kinds: list[Callable[[], str]] = [
-            self._signal, self._signal, self._server, self._supervisor, self._measurer, self._cut, self._delete,
-            self._streams,
+            self._signal, self._signal, self._server, self._supervisor, self._both, self._measurer, self._cut,
+            self._delete, self._streams,
         ]  # fmt: skip
         try:
             return self.random.choice(kinds)()
@@ -112,6 +112,12 @@ class Soak:
     def _supervisor(self) -> str:
         os.kill(int(self._state()["boot_id"].split(":")[0]), signal.SIGKILL)
         return "SIGKILL to the supervisor"
+
+    def _both(self) -> str:
+        assert self.run is not None
+        self._supervisor()
+        self.run.kill()
+        return "SIGKILL to the supervisor and to snakemake"
 
     def _measurer(self) -> str:
         process = next(p for p in self.processes() if "cell.py" in " ".join(p.cmdline()))

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "scripts"))
 
 try:
     from speedmatrix import config as sweep_config
-    from speedmatrix import cost, explain, history, progress, servers, supervisor
+    from speedmatrix import cost, explain, history, owner, progress, servers, supervisor
 except ImportError as error:
     sys.exit(f"error: Python 3.11 with all packages is needed ({error}): `make report` installs them into .venv")
 
@@ -19,7 +19,7 @@ DEFAULT_CONFIG = str(Path(workflow.basedir) / "config" / "config.yaml")
 READS_ONLY = not {"check", "partial"}.isdisjoint(sys.argv)  # what measures nothing needs no keys and no server
 
 try:
-    if supervisor.claim_owner():  # the sweep's own process: its jobs get the config as it was when the sweep began
+    if owner.claim():  # the sweep's own process: its jobs get the config as it was when the sweep began
         files = list(workflow.configfiles) or [DEFAULT_CONFIG]
         sweep_config.to_environment(files, workflow.config_settings.config)
     SWEEP = sweep_config.from_environment()

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from speedmatrix import METHOD, configfile, redact, variants
+from speedmatrix import METHOD, configfile, known, redact, variants
 from speedmatrix.cells import Capacity, Cell, parse_size
 from speedmatrix.configfile import ConfigError
 from speedmatrix.digests import canonical, digest
@@ -92,7 +92,8 @@ class Measure:
         """The keys that affect a cell of this phase: another key's change must not measure it anew."""
         common = ("seed", "nonce", "request", "stall_s")
         own = ("prefill_repeats",) if phase == "prefill" else _DECODE_KEYS
-        return {key: getattr(self, key) for key in (*common, *own)}
+        # A request's extra fields may hold a key; it is in what Snakemake keeps of params, and in the cell.
+        return {key: getattr(self, key) for key in (*common, *own)} | {"request": redact.redact_tree(self.request)}
 
 
 _DECODE_KEYS = ("prompts", "duration_s", "max_output_tokens", "settle_s", "ramp_timeout_s")
@@ -148,14 +149,23 @@ class Config:
         }
 
     def secrets(self) -> set[str]:
-        """The values of all environment variables that the config names: whatever a server does with them, they are
-        to be hidden."""
+        """The values of all environment variables that the config names, and what it holds itself by a secret's name:
+        whatever a server does with them, they are to be hidden."""
         names = {name for server in self.servers.values() for name in _named_variables(server)}
-        return {value for name in names if (value := os.environ.get(name))}
+        held = [redact.secrets_in(_free_words(server)) for server in self.servers.values()]
+        held.append(redact.secrets_in(self.measure.request))
+        return {value for name in names if (value := os.environ.get(name))}.union(*held)
 
     def missing_variables(self) -> list[str]:
         """One line for each environment variable that the config names and that is not set."""
         return [line for server in self.servers.values() for line in _missing(server)]
+
+
+def _free_words(server: Server) -> dict[str, Any]:
+    """All in which the config may say anything."""
+    launch: dict[str, Any] = {"command": server.launch.command, "env": server.launch.env} if server.launch else {}
+    words = launch | {"facts": server.facts, "hardware": server.hardware or {}}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in words.items()}
 
 
 def _named_variables(server: Server) -> dict[str, str]:
@@ -194,7 +204,7 @@ def load(files: list[str], overrides: Mapping[str, Any]) -> dict[str, Any]:
 def from_environment() -> Config:
     """The config as the sweep read it at its start; for its jobs, whatever happened to the file since."""
     config = parse(json.loads(os.environ[SOURCE_ENV]))
-    redact.know(config.secrets())
+    known.know(config.secrets())
     return config
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from speedmatrix.cells import Cell
+
+_STAMP = "%Y%m%dT%H%M%S.%fZ"
 
 
 def history_dir(cell: Cell) -> Path:
@@ -16,8 +19,21 @@ def history_dir(cell: Cell) -> Path:
 
 
 def new_path(cell: Cell, ended: datetime) -> Path:
-    """The name in results/history of an attempt at `cell` that ended then (in UTC)."""
-    return history_dir(cell) / f"{cell.name}.{ended:%Y%m%dT%H%M%S.%fZ}.json"
+    """The name in results/history of an attempt at `cell` that ended then (in UTC).
+
+    Names sort as attempts were made, also where the wall clock was set back since the last one.
+    """
+    last = max(filter(None, map(_ended, attempts(cell))), default=None)
+    if last is not None and ended <= last:
+        ended = last + timedelta(microseconds=1)
+    return history_dir(cell) / f"{cell.name}.{ended:{_STAMP}}.json"
+
+
+def _ended(attempt: Path) -> datetime | None:
+    """When an attempt ended, by its name; None where somebody else gave it."""
+    with contextlib.suppress(ValueError):
+        return datetime.strptime(".".join(attempt.stem.rsplit(".", 2)[1:]), _STAMP).replace(tzinfo=UTC)
+    return None
 
 
 def attempts(cell: Cell) -> list[Path]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from speedmatrix import explain, redact, supervisor
+from speedmatrix import explain, owner, redact
 
 log = logging.getLogger(__name__)
 
@@ -22,10 +22,11 @@ def job(log_file: str) -> Iterator[None]:
     Path(log_file).parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(log_file, mode="w", encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(_Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.raiseExceptions = False  # a log that can't be written must not hide the line that says why
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end_at_once)
-    supervisor.end_with_owner()
+    owner.end_with_owner()
     try:
         yield
     except Exception as error:

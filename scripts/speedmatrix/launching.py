@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from speedmatrix import hosts, listeners, redact
+from speedmatrix import hosts, known, listeners, redact
 from speedmatrix.config import Server
 
 
@@ -74,5 +74,8 @@ def _of_listener(url: str) -> tuple[str, ...] | None:
     with contextlib.suppress(psutil.Error, OSError):
         process = listeners.listening(hosts.port_of(url))
         engine = process and listeners.engine_above(process)
-        return tuple(engine.cmdline()) if engine else None
+        if engine is not None:
+            command = engine.cmdline()
+            known.know(redact.secrets_in(command))
+            return tuple(command)
     return None

@@ -9,16 +9,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
 
-from speedmatrix import sse
+from speedmatrix import lateness, sse
 from speedmatrix.arrivals import SECOND, Run, Stream
 
-LATE_LIMIT_NS = SECOND  # a measuring process that was stopped or late by more than this measured nothing
 TEXT_LANES = 8  # whose texts are kept until the cell's end: enough to see whether they go round in circles
 TEXT_CHARACTERS = 200  # kept of each arrival's text: a server may send megabytes in one
 PREFILL_ARRIVALS = 100  # of a request for one token; a server that goes on after that does not end
-_BEAT_S = 0.01
 FIRST_PATIENCE_S, PATIENCE_FACTOR = 120.0, 4
 
 
@@ -116,22 +113,24 @@ class Load:
         self._opener, self._lanes, self._timing, self._waiting = opener, lanes, timing, waiting
         self._clock: Clock = time.perf_counter_ns
         self.result = Run([])
+        self._beat = lateness.Beat(self._clock, self.result.lags_ns)
         self._latest: list[Stream | None] = [None] * lanes
         self._first_ns: dict[int, int] = {}
 
     async def run(self, at_edge: Callable[[], None] = lambda: None) -> Run:
         """Measure. `at_edge` is called at the window's start and end. Raises LoadError with the cell's reason."""
         tasks = [asyncio.create_task(self._lane(lane)) for lane in range(self._lanes)]
-        tasks += [asyncio.create_task(self._beat()), asyncio.create_task(self._phases(at_edge))]
+        tasks += [asyncio.create_task(self._beat.run()), asyncio.create_task(self._phases(at_edge))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            self._beat.note()
             for task in done:
                 task.result()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        self._check_lateness()
+        _refuse_late(self.result.lags_ns)
         return self.result
 
     async def _lane(self, lane: int) -> None:
@@ -142,21 +141,14 @@ class Load:
             self._latest[lane] = stream
             await stream_one(self._opener, stream, self._clock)
 
-    async def _beat(self) -> None:
-        """Note by how much the event loop is late: what it delays, it delays for arrivals too."""
-        while True:
-            before = self._clock()
-            await asyncio.sleep(_BEAT_S)
-            self.result.lags_ns.append(max(0, self._clock() - before - int(_BEAT_S * SECOND)))
-
     async def _phases(self, at_edge: Callable[[], None]) -> None:
         await self._ramp()
         await asyncio.sleep(self._timing.settle_s)
         run = self.result
-        self._check_lateness()
+        _refuse_late(run.lags_ns)
         run.ramp_lag_ns = max(run.lags_ns, default=0)
         run.lags_ns.clear()
-        cpu_before = time.process_time_ns() + cpu_wait_ns()
+        cpu_before = time.process_time_ns() + lateness.cpu_wait_ns()
         run.t0_ns = self._clock()
         run.t1_ns = run.t0_ns + round(self._timing.duration_s * SECOND)
         at_edge()
@@ -164,7 +156,7 @@ class Load:
             self._check_stalls(now)
             await asyncio.sleep(min(0.5, (run.t1_ns - now) / SECOND))
         at_edge()
-        run.cpu_share = (time.process_time_ns() + cpu_wait_ns() - cpu_before) / (self._clock() - run.t0_ns)
+        run.cpu_share = (time.process_time_ns() + lateness.cpu_wait_ns() - cpu_before) / (self._clock() - run.t0_ns)
         await self._until_past(run.t1_ns)
 
     async def _ramp(self) -> None:
@@ -214,31 +206,28 @@ class Load:
             self._check_stalls(self._clock())
             await asyncio.sleep(0.002)
 
-    def _check_lateness(self) -> None:
-        worst = max(self.result.lags_ns, default=0)
-        if worst > LATE_LIMIT_NS:
-            late = f"the measuring process was stopped or late by {worst / SECOND:.1f} s"
-            raise LoadError(f"{late}: measure again, from a machine that has a core for it")
+
+def _refuse_late(lags_ns: list[int]) -> None:
+    if late := lateness.refusal(lags_ns):
+        raise LoadError(late)
 
 
 async def prefill(opener: Opener, repeats: int, timeout_s: float, clock: Clock = time.perf_counter_ns) -> list[Stream]:
     """One discarded request, then `repeats` requests one after another; each must end within `timeout_s` seconds."""
-    streams = [Stream(0, index) for index in range(repeats + 1)]
-    for stream in streams:
-        try:
+    streams, lags_ns = [Stream(0, index) for index in range(repeats + 1)], list[int]()
+    beat = lateness.Beat(clock, lags_ns)
+    beating = asyncio.create_task(beat.run())
+    try:
+        for stream in streams:
             async with asyncio.timeout(timeout_s):
                 await stream_one(opener, stream, clock, PREFILL_ARRIVALS)
-        except TimeoutError:
-            raise LoadError(f"no first token within {timeout_s:g} s") from None
+        beat.note()
+    except TimeoutError:
+        raise LoadError(f"no first token within {timeout_s:g} s") from None
+    finally:
+        beating.cancel()
+    _refuse_late(lags_ns)
     return streams[1:]
-
-
-def cpu_wait_ns() -> int:
-    """How long this process's main thread has waited for a core although it could run; 0 where that is not told."""
-    try:
-        return int(Path("/proc/self/schedstat").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 async def until(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-MARK = "<redacted>"
+from speedmatrix import known
+from speedmatrix.known import MARK
+
 _SECRET_SEGMENT = re.compile(
     r"key|auth|authorization|bearer|credentials?|pwd|hft|.*(?:apikey|token|secret|password|passwd|passphrase)"
 )
@@ -46,6 +46,8 @@ _URL_USER = re.compile(
     r"(?P<head>\b[a-z][a-z0-9+.-]{0,20}://)(?:[^/\s@'\":]{0,256}:[^\s'\"]{0,4096}|[^/\s@'\"]+)@", re.I
 )
 _READ_FROM_ENVIRONMENT = re.compile(r"\{env:\w+\}")
+_REFERENCE = re.compile(r"\$|`|(\{env:\w+\}|\{python\})$")  # a shell's, or ours
+_SHORTEST_LITERAL = 6  # `EMPTY`, `none` and `true` stand where a key could, and everywhere else
 _KNOWN_SHAPES = re.compile(r"\b(?:sk-[\w-]{8,}|hf_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{8,})")
 
 
@@ -67,25 +69,19 @@ def is_secret_name(name: str) -> bool:
 def redact_command(command: str | Iterable[str]) -> str:
     """A command as one printable shell line, without secrets and with the home directory as $HOME."""
     if isinstance(command, str):
-        return redact_text(command)
+        return _by_shape(known.hide(command))
     # Before the list is joined: its elements tell exactly where a value begins and ends.
-    return redact_text(" ".join(map(_quoted, _hide_arguments(list(command), _argument))))
-
-
-_known: set[str] = set()
-
-
-def know(secrets: Iterable[str]) -> None:
-    """From now on hide these values too, in everything that this process stores or shows: a server may repeat them."""
-    _known.update(secrets)
+    return _by_shape(known.hide(" ".join(map(_quoted, _hide_arguments(list(command), _argument)))))
 
 
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     """`text` without the `secrets` and what is known by value, and without what looks like one; the rest as it was."""
-    for secret in sorted({*secrets, *_known}, key=len, reverse=True):
-        if len(secret) >= 4:
-            for form in dict.fromkeys([secret, json.dumps(secret)[1:-1], quote(secret), quote(secret, safe="")]):
-                text = text.replace(form, MARK)
+    values = list(secrets)
+    return _by_shape(known.hide_parts(known.hide(text, values), values))
+
+
+def _by_shape(text: str) -> str:
+    """`text` without what looks like a secret, and shortened."""
     text = _hide_named(_line(text))
     text = _HEADER_IN_TEXT.sub(_hidden_header, text)
     text = _BEARER.sub(rf"\g<head>{MARK}", text)
@@ -99,12 +95,29 @@ def redact_tree(value: Any, name: str = "") -> Any:
     if isinstance(value, Mapping):
         return {key: redact_tree(item, str(key)) for key, item in value.items()}
     if isinstance(value, list):
-        words = _hide_arguments(value, _argument) if all(isinstance(item, str) for item in value) else value
-        return [redact_tree(item) for item in words]
+        hidden = _hide_arguments([str(item) for item in value], _argument)  # a command's numbers are words, too
+        return [redact_tree(item if str(item) == word else word) for item, word in zip(value, hidden, strict=True)]
     if not isinstance(value, str):
         return value
     only_named = name.endswith("_env") or _READ_FROM_ENVIRONMENT.fullmatch(value)
     return MARK if is_secret_name(name) and value and not only_named else redact_text(value)
+
+
+def secrets_in(value: Any, shown: Any = None) -> set[str]:
+    """The values that `redact_tree` hides in a config's value, for what repeats them elsewhere; no mere references."""
+    shown = redact_tree(value) if shown is None else shown
+    if isinstance(value, Mapping):
+        return {secret for key in value for secret in secrets_in(value[key], shown[key])}
+    if isinstance(value, list):
+        return {secret for item, word in zip(value, shown, strict=True) for secret in secrets_in(item, word)}
+    if not isinstance(value, str) or MARK not in shown:
+        return set()
+    around = "(.+?)".join(map(re.escape, shown.split(MARK)))
+    found = re.fullmatch(around, _shortened(value), re.S)
+    plain = {part.strip("'\"\\;&|()") for part in found.groups()} if found else {value}
+    if "://" in shown:  # of user:password the password alone, too
+        plain |= {part.partition(":")[2] for part in plain}
+    return {part for part in plain if len(part) >= _SHORTEST_LITERAL and not _REFERENCE.match(part)}
 
 
 def _line(text: str) -> str:

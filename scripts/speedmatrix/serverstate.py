@@ -10,6 +10,7 @@ import re
 import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from speedmatrix import untrusted
 
@@ -50,7 +51,6 @@ class ServerState:
     stop_grace_s: float
     ready_s: float | None = None
     returncode: int | None = None
-    failed_launches: int = 0
 
 
 def server_state() -> ServerState | None:
@@ -75,6 +75,32 @@ def write_state(state: ServerState) -> None:
     temporary = STATE_DIR / f"state.{os.getpid()}.tmp"
     temporary.write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
     temporary.replace(STATE_DIR / "state.json")
+
+
+def failed_launches(owner: str, digest: str) -> int:
+    """How many launches of exactly this have failed in a row in the owner's run; a damaged file is as none."""
+    failed = _failures(owner).get(digest, 0)
+    return failed if isinstance(failed, int) else 0
+
+
+def note_failed_launches(owner: str, digest: str, failed: int) -> None:
+    """Keep that number, where there is anything to keep and room for it."""
+    kept = _failures(owner)
+    if kept.get(digest, 0) != failed:
+        with contextlib.suppress(OSError):
+            _failures_path().write_text(json.dumps(kept | {digest: failed}), encoding="utf-8")
+
+
+def _failures_path() -> Path:
+    return STATE_DIR / "failed_launches.json"
+
+
+def _failures(owner: str) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        kept = json.loads(_failures_path().read_text(encoding="utf-8"))
+        if isinstance(kept, dict) and kept.get("owner") == owner:
+            return kept
+    return {"owner": owner}
 
 
 def ending(returncode: int | None) -> str:

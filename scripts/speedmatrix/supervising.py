@@ -12,16 +12,18 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from speedmatrix import processes, redact
+from speedmatrix import known, processes, redact
 from speedmatrix.config import SOURCE_ENV
-from speedmatrix.serverstate import LaunchSpec, ServerState, write_state
+from speedmatrix.serverstate import LaunchSpec, ServerState, server_state, write_state
 
 _WATCH_S = 0.1
 _MAX_LINE = 64 * 1024
+_SHORTEST_SECRET = 6
 _ENV = re.compile(r"\{env:([A-Za-z_]\w*)\}")
 
 
@@ -31,12 +33,13 @@ def resolve(text: str) -> str:
 
 
 def secrets_of(spec: LaunchSpec) -> set[str]:
-    """Values that must not appear in the server's log: {env:…} ones, and those of variables with secret names."""
+    """Values that must not appear in the server's log: {env:…} ones, what the launch itself holds by a secret's name,
+    and those of variables with such a name."""
     texts = [spec.command if isinstance(spec.command, str) else " ".join(spec.command), *spec.env.values()]
     named = {os.environ.get(name, "") for text in texts for name in _ENV.findall(text)}
-    own = {value for name, value in spec.env.items() if redact.is_secret_name(name)}
+    own = redact.secrets_in({"command": spec.command, "env": spec.env})
     around = {value for name, value in os.environ.items() if redact.is_secret_name(name)}
-    return {value for value in named | own | around if len(value) >= 6}
+    return {value for value in named | own | around if len(value) >= _SHORTEST_SECRET}
 
 
 def _spawn(spec: LaunchSpec, tag: str, owner: str) -> subprocess.Popen[bytes]:
@@ -67,13 +70,20 @@ def _inherited(owner: str) -> dict[str, str]:
     return {name: value for name, value in known.items() if name != SOURCE_ENV}
 
 
-def _copy_log(source: IO[bytes], log: IO[str], secrets: set[str]) -> None:
-    """The server's output, line by line, through redaction. Ends with the last process that holds the pipe."""
+def _copy_log(source: IO[bytes], log: Path) -> None:
+    """The server's output, line by line, through redaction. Ends with the last process that holds the pipe.
+
+    It is read on when it can't be kept (a full disk): a server that nobody listens to would come to a halt.
+    """
     with contextlib.suppress(ValueError, OSError):
         while line := source.readline(_MAX_LINE):
             text = line.decode("utf-8", "replace").rstrip("\r\n")
-            log.write(redact.redact_text(text, secrets) + "\n")
-            log.flush()
+            _note(log, redact.redact_text(text))
+
+
+def _note(log: Path, line: str) -> None:
+    with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
 
 
 def supervise(job: dict[str, Any]) -> None:
@@ -83,10 +93,32 @@ def supervise(job: dict[str, Any]) -> None:
         signal.signal(number, lambda *_: asked.set())
     processes.adopt_orphans()
     spec, owner, tag = LaunchSpec(**job["spec"]), job["owner"], processes.identity()
-    state = ServerState(
+    known.know(secrets_of(spec))
+    state, log = _starting(spec, job, tag), Path(job["log_path"])
+    _note(log, f"--- {job['started_at']} {redact.redact_command(spec.command)}")
+    try:
+        child = _spawn(spec, tag, owner)
+    except (OSError, KeyError) as error:
+        _note(log, f"{spec.server} can't be started: {_cause(error)}")
+        write_state(replace(state, status="exited", returncode=127))
+        return
+    write_state(replace(state, pid=child.pid))
+    assert child.stdout is not None
+    copying = threading.Thread(target=_copy_log, args=(child.stdout, log), daemon=True)
+    copying.start()
+    while not asked.is_set() and processes.is_alive(owner) and child.poll() is None:
+        asked.wait(_WATCH_S)
+    by_itself = child.poll()
+    processes.end_tagged(tag, spec.stop_grace_s)
+    copying.join(1.0)
+    _write_end(tag, by_itself)
+
+
+def _starting(spec: LaunchSpec, job: dict[str, Any], tag: str) -> ServerState:
+    return ServerState(
         server=spec.server,
         digest=spec.digest,
-        owner=owner,
+        owner=job["owner"],
         boot_id=tag,
         pid=None,
         status="starting",
@@ -94,37 +126,14 @@ def supervise(job: dict[str, Any]) -> None:
         log_path=job["log_path"],
         stop_grace_s=spec.stop_grace_s,
     )
-    with Path(job["log_path"]).open("a", encoding="utf-8") as log:
-        log.write(f"--- {job['started_at']} {_shown(spec)}\n")
-        log.flush()
-        try:
-            child = _spawn(spec, tag, owner)
-        except (OSError, KeyError) as error:
-            log.write(f"{spec.server} can't be started: {_cause(error)}\n")
-            write_state(replace(state, status="exited", returncode=127))
-            return
-        state = replace(state, pid=child.pid)
-        write_state(state)
-        assert child.stdout is not None
-        copying = threading.Thread(target=_copy_log, args=(child.stdout, log, secrets_of(spec)), daemon=True)
-        copying.start()
-        while not asked.is_set() and processes.is_alive(owner) and child.poll() is None:
-            asked.wait(_WATCH_S)
-        by_itself = child.poll()
-        processes.end_tagged(tag, spec.stop_grace_s)
-        copying.join(1.0)
-        _write_end(state, by_itself)
 
 
-def _write_end(state: ServerState, by_itself: int | None) -> None:
+def _write_end(tag: str, by_itself: int | None) -> None:
     """Note the end, unless a newer supervisor's state is there already."""
-    ended = replace(state, status="stopped" if by_itself is None else "exited", returncode=by_itself)
-    with contextlib.suppress(OSError):
-        write_state(ended)
-
-
-def _shown(spec: LaunchSpec) -> str:
-    return redact.redact_command(spec.command)
+    state = server_state()
+    if state is not None and state.boot_id == tag:
+        with contextlib.suppress(OSError):
+            write_state(replace(state, status="stopped" if by_itself is None else "exited", returncode=by_itself))
 
 
 def _cause(error: OSError | KeyError) -> str:
@@ -136,6 +145,8 @@ def _cause(error: OSError | KeyError) -> str:
 if __name__ == "__main__":
     try:
         supervise(json.load(sys.stdin))
-    except Exception as error:
-        print(time.strftime("%FT%TZ", time.gmtime()), repr(error), file=sys.stderr, flush=True)
-        raise
+    except Exception:
+        processes.end_tagged(processes.identity(), 0)
+        said = redact.redact_text(traceback.format_exc())
+        print(time.strftime("%FT%TZ", time.gmtime()), said, file=sys.stderr, flush=True)
+        sys.exit(1)

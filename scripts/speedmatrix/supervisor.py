@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
-from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -32,7 +30,9 @@ from speedmatrix.serverstate import (
     LaunchSpec,
     ServerState,
     ending,
+    failed_launches,
     log_tail,
+    note_failed_launches,
     server_state,
     write_state,
 )
@@ -47,16 +47,6 @@ class ServerError(Exception):
     def __init__(self, message: str, tail: list[str] | None = None) -> None:
         super().__init__(message)
         self.log_tail = tail or []
-
-
-def claim_owner() -> bool:
-    """Make this process the owner of what is started, unless a living process is named already. For the Snakefile.
-
-    True for the sweep's own process, False for those of its jobs.
-    """
-    if not processes.is_alive(os.environ.get(processes.OWNER_ENV)):
-        os.environ[processes.OWNER_ENV] = processes.identity()
-    return os.environ[processes.OWNER_ENV] == processes.identity()
 
 
 def ended_server(patience_s: float = 2.0) -> ServerState | None:
@@ -92,47 +82,36 @@ def ensure_server(spec: LaunchSpec, is_ready: Callable[[], bool]) -> ServerState
                 f"another sweep in this directory runs {state.server}: wait for its end, or work in another directory"
             )
         _stop(state)
-        failed = _failed_so_far(spec, owner)
-        if failed >= spec.max_launches:
-            raise ServerError(
-                f"{spec.server} failed to start {failed} times in this run: see {_log_path(spec)}, mend its launch"
-                " command, run again"
-            )
+        was_up = state is not None and state.digest == spec.digest and state.owner == owner and bool(state.ready_s)
+        return _launch(spec, owner, is_ready, was_up)
+
+
+def _launch(spec: LaunchSpec, owner: str, is_ready: Callable[[], bool], was_up: bool) -> ServerState:
+    """Start it. One that was up in this run and does not come back is tried again: what fails at first, a GPU's memory
+    that is not free yet, may go by; a command that never worked does not."""
+    while (failed := failed_launches(owner, spec.digest)) < spec.max_launches:
         _refuse_taken_port(spec)
         try:
-            return _start(spec, owner, is_ready)
-        except Exception:  # `is_ready` raises where no waiting helps
+            up = _start(spec, owner, is_ready)
+        except Exception as error:  # `is_ready` raises where no waiting helps
             _stop(server_state())
-            _note_failure(spec, owner, failed + 1)
-            raise
+            note_failed_launches(owner, spec.digest, failed + 1)
+            if not was_up or not isinstance(error, ServerError):
+                raise
+        else:
+            note_failed_launches(owner, spec.digest, 0)
+            return up
+    tail = log_tail(_log_path(spec))
+    raise ServerError(
+        f"{spec.server} failed to start {failed} times in a row: see {_log_path(spec)}, mend its launch command,"
+        f" run again{_last(tail)}",
+        tail,
+    )
 
 
 def _is_ours(state: ServerState, spec: LaunchSpec, owner: str) -> bool:
     same = state.digest == spec.digest and state.server == spec.server and state.owner == owner
     return same and state.status == "up" and processes.is_alive(state.boot_id)
-
-
-def _failures_path() -> Path:
-    return STATE_DIR / "failed_launches.json"
-
-
-def _failures(owner: str) -> dict[str, Any]:
-    """Failed launches of this run by what was launched; a damaged file is as none."""
-    with contextlib.suppress(OSError, ValueError):
-        kept = json.loads(_failures_path().read_text(encoding="utf-8"))
-        if isinstance(kept, dict) and kept.get("owner") == owner:
-            return kept
-    return {"owner": owner}
-
-
-def _failed_so_far(spec: LaunchSpec, owner: str) -> int:
-    """Failed launches of exactly this spec in this run."""
-    failed = _failures(owner).get(spec.digest, 0)
-    return failed if isinstance(failed, int) else 0
-
-
-def _note_failure(spec: LaunchSpec, owner: str, failed: int) -> None:
-    _failures_path().write_text(json.dumps(_failures(owner) | {spec.digest: failed}), encoding="utf-8")
 
 
 def _refuse_taken_port(spec: LaunchSpec) -> None:
@@ -237,37 +216,5 @@ def _stop(state: ServerState | None) -> None:
     processes.end_tagged(state.boot_id, 0)  # what a killed supervisor left
     left = server_state()
     if left and left.status in ("starting", "up"):
-        write_state(replace(left, status="stopped"))
-
-
-def end_jobs_on_signals() -> None:
-    """Let SIGTERM and SIGINT end the job under way too, as Ctrl-C in a terminal does; Snakemake would wait for it.
-
-    For the sweep's own process, once Snakemake has set its handlers.
-    """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _ending_jobs(signal.getsignal(number)))
-
-
-def _ending_jobs(previous: Any) -> Callable[[int, FrameType | None], None]:
-    def handle(number: int, frame: FrameType | None) -> None:
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                process.terminate()
-        if callable(previous):
-            previous(number, frame)
-
-    return handle
-
-
-def end_with_owner() -> None:
-    """End this process, whatever it does, as soon as the owner is gone. For the jobs' processes."""
-    owner = os.environ.get(processes.OWNER_ENV)
-
-    def watch() -> None:
-        while processes.is_alive(owner):
-            time.sleep(_POLL_S)
-        os._exit(1)
-
-    if owner:
-        threading.Thread(target=watch, daemon=True).start()
+        with contextlib.suppress(OSError):  # a full disk must not keep the sweep from its end
+            write_state(replace(left, status="stopped"))

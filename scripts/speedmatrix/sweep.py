@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,28 +152,24 @@ def _plan_json(fits: Plan, capacity: Capacity) -> dict[str, Any]:
 
 
 def _bring_up(config: Config, server: Server) -> str | None:
-    """Make sure that the server is up; its boot id, if it is ours. Raises measure.Failed, or SweepError (`_or_end`)."""
-    with _or_end(config, server):
-        state = servers.bring_up(server)
-    return state.boot_id if state else None
-
-
-@contextlib.contextmanager
-def _or_end(config: Config, server: Server) -> Iterator[None]:
-    """Let a SweepError fail the cell; or end the sweep, where an only server can't be launched."""
+    """Make sure that the server is up; its boot id, if it is ours. Raises measure.Failed; SweepError, which ends the
+    sweep, where an only server can't be launched."""
     try:
-        yield
+        state = servers.bring_up(server)
     except SweepError as error:
         if len(config.servers) == 1 and server.launch is not None:
             raise
         raise measure.Failed(str(error)) from error
+    return state.boot_id if state else None
 
 
 def _find_unchanged(config: Config, server: Server, known: dict[str, Any]) -> _Up:
     """The server that is up, still the one that health.json describes. Raises measure.Failed otherwise."""
     engine = engine_for(server, Dialect.from_json(known["requests"]))
-    with _or_end(config, server):
+    try:
         facts = servers.read_facts(engine)
+    except SweepError as error:  # it was up a moment ago: this cell is lost, the next one starts it again
+        raise measure.Failed(str(error)) from error
     identity = servers.identity_of(server, facts, known["hardware"])
     changed = [key for key in servers.TOLD_BY_SERVER if identity[key] != known["identity"].get(key)]
     if changed:

@@ -25,6 +25,7 @@ class Faults:
     stall_after: int = -1  # tokens of each stream after which it says nothing more
     cut_after: int = -1  # … after which its connection ends
     error_after: int = -1  # … after which an error object comes inside the stream
+    echoes: bool = False  # refuses completions, and repeats the client's key in its refusal, in several forms
     crash_at: int = -1  # running requests at which the process ends
     lingers: bool = False  # goes on generating after the client hung up
     drops_idle: bool = False  # closes a kept connection after each answer, without saying so

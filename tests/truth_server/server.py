@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import itertools
 import json
@@ -13,6 +14,7 @@ import zlib
 from asyncio import StreamReader, StreamWriter
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from tests.truth_server.answers import Answer
 from tests.truth_server.faults import Faults
@@ -97,6 +99,8 @@ class Server:
 
     def _refuse(self, asked: dict[str, Any], chat: bool, prompt: int | str) -> None:
         faults = self.faults
+        if faults.echoes:
+            raise Refused(b"401 Unauthorized", f"no such key: {_repeated(self.head)}")
         if faults.chat_only and not chat:
             raise Refused(b"404 Not Found", "Not Found")
         self.asked += 1
@@ -173,6 +177,13 @@ class Server:
         writer.write(
             b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n" % (status, kind, len(body)) + body
         )
+
+
+def _repeated(head: str) -> str:
+    """The client's key as servers and proxies repeat it: as it is, for a URL, in Base64, in two parts."""
+    key = (re.findall(r"authorization: bearer (\S+)", head, re.I) or [""])[0]
+    encoded = base64.b64encode(f"user:{key}".encode()).decode()
+    return f"{key}; ?key={quote(key, safe='')}; {encoded}; {key[: len(key) // 2]} {key[len(key) // 2 :]}"
 
 
 def _read(body: bytes) -> tuple[dict[str, Any], int | str, bytes]:

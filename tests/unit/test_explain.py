@@ -3,10 +3,15 @@
 import errno
 import logging
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from speedmatrix import explain, job
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 @pytest.mark.parametrize(
@@ -65,3 +70,9 @@ def test_a_job_that_fails_prints_one_line_and_logs_the_traceback(error, tmp_path
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and line.endswith(f"(more in {tmp_path}/logs/a.log)")
     assert "Traceback" in (tmp_path / "logs/a.log").read_text(encoding="utf-8")
+
+
+def test_a_log_that_cannot_be_written_hides_no_reason():
+    program = "from speedmatrix import job\nwith job.job('/dev/full'):\n    raise ValueError('what went wrong')"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=SCRIPTS)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", "error: what went wrong (more in /dev/full)\n")

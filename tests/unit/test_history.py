@@ -1,7 +1,9 @@
 """Nothing that was measured is lost: every attempt stays, and the arrivals of each with it."""
 
+import itertools
 import json
 import os
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,27 @@ def test_every_attempt_keeps_its_own_arrivals():
         False,
         False,
     ]
+
+
+@pytest.mark.fault(
+    "the wall clock set back between attempts at a cell", "each keeps its place in the history, and its arrivals"
+)
+def test_attempts_stay_in_their_order_when_the_clock_is_set_back(monkeypatch):
+    hours = itertools.count(0, -1)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime(2026, 12, 1, 15, tzinfo=tz) + timedelta(hours=next(hours))
+
+    monkeypatch.setattr(store, "datetime", Clock)
+    for t_ns in (1, 2, None, 3):
+        attempt(t_ns)
+    assert kept() == [1, 2, None, None] and arrivals.load(BESIDE).streams[0].t_ns == [3]
+    odd = history.history_dir(CELL) / f"{CELL.name}.1T.json"
+    odd.write_text("{}")
+    attempt(4)
+    assert len(history.attempts(CELL)) == 6
 
 
 def test_a_failed_attempt_takes_no_arrivals_away():

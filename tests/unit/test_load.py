@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from speedmatrix import load, metrics
+from speedmatrix import lateness, load, metrics
 from speedmatrix.load import LoadError, Timing
 
 QUICK = Timing(duration_s=0.4, settle_s=0.05, stall_s=0.3, ramp_timeout_s=2)
@@ -197,6 +197,25 @@ def test_a_process_that_was_stopped_measured_nothing():
     assert "stopped or late by 1." in fails(script, Timing(2, 0.01, 5, 2))
 
 
+@pytest.mark.parametrize("stopped", [0, 3])
+def test_a_prefill_during_which_the_process_was_stopped_measured_nothing(stopped):
+    async def script(index):
+        if index == stopped:
+            time.sleep(1.2)  # also in the last request, after which nothing waits any more
+        yield event("a", "length") + b"data: [DONE]\n\n"
+
+    with pytest.raises(LoadError, match=r"stopped or late by 1\."):
+        asyncio.run(load.prefill(opener(script), 3, 10))
+
+
+def test_a_process_that_is_stopped_right_before_the_end_has_not_come_round_to_note_it():
+    lags_ns, now_ns = [], 0
+    beat = lateness.Beat(lambda: now_ns, lags_ns)
+    now_ns = 5_010_000_000
+    beat.note()
+    assert lags_ns == [5_000_000_000] and "late by 5.0 s" in lateness.refusal(lags_ns)
+
+
 def test_ttft_counts_to_the_first_token_not_to_the_role():
     async def script(_index):
         yield b'data: {"choices": [{"delta": {"role": "assistant"}, "finish_reason": null}]}\n\n'
@@ -254,10 +273,10 @@ def test_waiting_for_a_core_that_is_taken_is_told():
     mine = os.sched_getaffinity(0)
     os.sched_setaffinity(0, core)
     try:
-        before, end = load.cpu_wait_ns(), time.monotonic() + 1
+        before, end = lateness.cpu_wait_ns(), time.monotonic() + 1
         while time.monotonic() < end:
             pass
-        waited_s = (load.cpu_wait_ns() - before) / 1e9
+        waited_s = (lateness.cpu_wait_ns() - before) / 1e9
     finally:
         os.sched_setaffinity(0, mine)
         for hog in hogs:

@@ -1,13 +1,15 @@
 """What is a secret and what is not, in commands and in text."""
 
+import base64
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speedmatrix import redact
-from speedmatrix.redact import is_secret_name, redact_command, redact_text
+from speedmatrix import known
+from speedmatrix.redact import is_secret_name, redact_command, redact_text, redact_tree, secrets_in
 
 SECRET = [
     "HF_TOKEN",
@@ -182,8 +184,8 @@ def test_this_machines_name_is_shortened_as_a_whole_word_only(monkeypatch):
 
 
 def test_a_value_that_is_known_is_hidden_in_every_form_that_a_server_may_repeat_it_in(monkeypatch):
-    monkeypatch.setattr(redact, "_known", set())
-    redact.know(['plain/key "77"', "abc"])
+    monkeypatch.setattr(known, "_known", set())
+    known.know(['plain/key "77"', "abc"])
     in_url, in_query, in_json = "plain/key%20%2277%22", "plain%2Fkey%20%2277%22", 'plain/key \\"77\\"'
     said = f'quota of key plain/key "77" is used up; {in_url}; {in_query}; "{in_json}"'
     shown = redact_text(said)
@@ -200,3 +202,40 @@ def test_every_word_after_api_key_is_hidden_up_to_the_next_option(command):
     shown = redact_command(command)
     assert "one-key" not in shown and "two-key" not in shown
     assert shown.startswith("vllm serve m --api-key <redacted> <redacted> --port 80")
+
+
+@pytest.fixture
+def long_key(monkeypatch) -> str:
+    monkeypatch.setattr(known, "_known", {"sUp3r/s3cret+key~0123456789"})
+    return "sUp3r/s3cret+key~0123456789"
+
+
+@pytest.mark.parametrize("before", ["", "u", "me:", "user:", "Bearer "])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_a_known_value_is_hidden_in_base64_wherever_it_begins(long_key, before, encode):
+    shown = redact_text(f"seen {encode((before + long_key + '!').encode()).decode()} here")
+    clear = re.sub("<redacted>", "", shown)
+    assert shown.startswith("seen ") and shown.endswith(" here") and len(clear) < len("seen  here") + 16
+
+
+def test_a_longer_part_of_a_known_value_is_hidden_as_where_a_line_was_cut(long_key):
+    assert redact_text(f"refused {long_key[:20]}") == "refused <redacted>"
+    assert redact_text(f"{long_key[:13]} and {long_key[13:]}!") == "<redacted> and <redacted>!"
+    assert redact_text(f"sUp3r {long_key[:9]}") == f"sUp3r {long_key[:9]}"  # less than tells it from a word
+
+
+def test_parts_of_a_path_or_an_address_are_not_hidden(monkeypatch):
+    monkeypatch.setattr(known, "_known", {"/srv/somebody/credentials.json", "https://login.example.org/x"})
+    assert redact_text("in /srv/somebody/models") == "in /srv/somebody/models"
+    assert redact_text("read /srv/somebody/credentials.json") == "read <redacted>"
+
+
+def test_what_a_config_hides_is_known_and_what_only_refers_to_it_is_not():
+    launch = {
+        "command": ["serve", "--port", 8000, "--api-key", "literal-1", "{env:KEY}", "--token=$OTHER", "-x"],
+        "env": {"HF_TOKEN": "literal-2", "PLAIN": "value", "SHORT_KEY": "EMPTY"},
+        "facts": {"repository": "https://me:literal-3@host/x"},
+    }
+    assert secrets_in(launch) == {"literal-1", "literal-2", "me:literal-3", "literal-3"}
+    assert secrets_in("HF_TOKEN='literal 4'; serve --api-key literal-5; x") == {"literal 4", "literal-5"}
+    assert "literal" not in str(redact_tree(launch)) and redact_tree(launch)["command"][:3] == ["serve", "--port", 8000]

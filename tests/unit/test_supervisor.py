@@ -7,13 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from speedmatrix import processes
+from speedmatrix import processes, supervising
 from speedmatrix.serverstate import LaunchSpec, ending, server_state
 from speedmatrix.supervisor import ServerError, ensure_server, stop_server
 
@@ -111,8 +112,42 @@ def test_it_is_given_up_after_max_launches(port):
     for _ in range(2):
         with pytest.raises(ServerError, match="ended at start"):
             ensure_server(spec(port, "--exit", "1"), listening(port))
-    with pytest.raises(ServerError, match="failed to start 2 times in this run"):
+    with pytest.raises(ServerError, match="failed to start 2 times in a row") as caught:
         ensure_server(spec(port, "--exit", "1"), listening(port))
+    assert "cannot load the model" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def coming_back(port: int, fails: int) -> LaunchSpec:
+    """A server that starts, and after that fails to so many times."""
+    count = "n=$(cat starts 2>/dev/null || echo 0); echo $((n + 1)) > starts"
+    shell = (
+        f"{count}; [ $n -ge 1 ] && [ $n -le {fails} ] && echo no memory yet && exit 5; exec {{python}} {TARGET} {port}"
+    )
+    return spec(port, command=shell)
+
+
+def killed(state) -> None:
+    os.kill(state.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while server_state().status != "exited" and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+@pytest.mark.fault("a server that dies and fails once to come back", "tried again, up to max_launches in a row")
+def test_one_that_was_up_is_tried_again_and_failures_count_only_in_a_row(port):
+    first = ensure_server(coming_back(port, 1), listening(port))
+    killed(first)
+    assert ensure_server(coming_back(port, 1), listening(port)).status == "up"
+    Path("starts").write_text("1")
+    killed(server_state())
+    assert ensure_server(coming_back(port, 1), listening(port)).status == "up"
+
+
+def test_one_that_was_up_and_does_not_come_back_is_given_up(port):
+    killed(ensure_server(coming_back(port, 9), listening(port)))
+    with pytest.raises(ServerError, match=r"failed to start 2 times in a row.*no memory yet"):
+        ensure_server(coming_back(port, 9), listening(port))
+    assert Path("starts").read_text().strip() == "3"
 
 
 STATE = {
@@ -130,7 +165,7 @@ def test_a_damaged_file_of_ours_is_as_none(port, name, text):
     Path(".speedmatrix", name).write_text(text)
     with pytest.raises(ServerError, match="ended at start"):
         ensure_server(spec(port, command=["false"], max_launches=1), listening(port))
-    with pytest.raises(ServerError, match="failed to start 1 times in this run"):
+    with pytest.raises(ServerError, match="failed to start 1 times in a row"):
         ensure_server(spec(port, command=["false"], max_launches=1), listening(port))
 
 
@@ -180,6 +215,17 @@ def test_a_dead_server_is_started_again(port):
     assert (server_state().status, server_state().returncode) == ("exited", -9)
     assert ending(-9) == "signal 9 (SIGKILL)"
     assert ensure_server(spec(port), listening(port)).boot_id != state.boot_id
+
+
+def test_a_log_that_cannot_be_written_does_not_stop_the_server_from_talking():
+    read, write = os.pipe()
+    copying = threading.Thread(target=supervising._copy_log, args=(os.fdopen(read, "rb"), Path("/dev/full")))
+    copying.start()
+    with os.fdopen(write, "wb") as server:
+        for _ in range(100):
+            server.write(b"x" * 10_000 + b"\n")  # more than a pipe holds
+    copying.join(10)
+    assert not copying.is_alive()
 
 
 def test_a_taken_port_is_refused(port):

@@ -33,6 +33,7 @@ class Sweep:
 
     directory: Path
     config: dict
+    snakefile: Path = ROOT / "Snakefile"
 
     @property
     def config_file(self) -> Path:
@@ -40,7 +41,7 @@ class Sweep:
 
     @property
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "1"]
+        return [sys.executable, "-m", "snakemake", "--snakefile", str(self.snakefile), "--cores", "1"]
 
     def start(self, target: str = TABLE, *more: str, through: tuple[str, ...] = (), **env: str) -> subprocess.Popen:
         self.config_file.write_text(yaml.safe_dump(self.config, sort_keys=False))

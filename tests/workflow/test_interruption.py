@@ -5,33 +5,32 @@ import os
 import signal
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
+from speedmatrix import hosts
 from tests.workflow.conftest import PAGE, Sweep
+from tests.workflow.doing import few, in_cell, seconds_until_gone, shell, wait_for, whole
 
 
 def interrupted(sweep: Sweep, number: int, whole_group: bool) -> tuple[set[str], float, str]:
     """Start a sweep and send the signal while its second decode cell is being measured.
 
-    Returns the cells that were done by then, the seconds until all processes were gone, and what was printed.
+    Returns the cells that were done by then, the seconds until server and jobs were gone, and what was printed.
     """
     process = sweep.start()
-    deadline = time.monotonic() + 120
-    while not (sweep.directory / "logs/tiny/decode-256-x2.log").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    time.sleep(0.4)
+    in_cell(sweep, process, "decode-256-x2")
     done = set(sweep.measured_since([]))
-    began = time.monotonic()
     if whole_group:
         os.killpg(process.pid, number)
     else:
         os.kill(process.pid, number)
+    took = seconds_until_gone(sweep)
     output, _ = process.communicate(timeout=60)
-    left = sweep.wait_for_end(14)
-    assert left == []
-    return done, time.monotonic() - began, output
+    assert sweep.wait_for_end(2) == []
+    with socket.create_server(("127.0.0.1", hosts.port_of(sweep.config["servers"]["tiny"]["url"]))):
+        return done, took, output  # with the port free again
 
 
 WAYS = {
@@ -45,13 +44,13 @@ WAYS = {
 
 @pytest.mark.fault(
     "Ctrl-C, SIGINT, SIGTERM, SIGHUP, SIGKILL to snakemake in mid-cell",
-    "server and children gone, port free; the next run (after --unlock where it is asked for) measures what is missing",
+    "server and children gone in 2 s, port free; the next run (--unlock where asked for) measures what is missing",
 )
 @pytest.mark.parametrize(("number", "whole_group"), WAYS.values(), ids=WAYS)
 def test_nothing_is_left_and_the_next_run_goes_on(fresh, number, whole_group):
     fresh.config["matrix"] = {"prefill": {"contexts": [256]}, "decode": {"contexts": [256], "concurrency": [1, 2, 4]}}
     done, took, output = interrupted(fresh, number, whole_group)
-    assert took < 4, output
+    assert took < 2, output
     assert done == {"prefill-256", "decode-256-x1"}
     before, measured = fresh.attempts(), set(fresh.measured_since([]))
     assert measured == done  # the cell under way was ended, not waited for
@@ -74,20 +73,38 @@ def test_nothing_is_left_and_the_next_run_goes_on(fresh, number, whole_group):
     assert len(again | measured) == 4
 
 
-@pytest.mark.fault("the supervisor killed", "its server ends with it; the sweep starts another and goes on")
+def with_a_worker(sweep: Sweep) -> Path:
+    """Let the server fork a worker into a session of its own, and the sweep have 3 cells; returns the state's file."""
+    few(sweep)
+    shell(sweep, "setsid sleep 1000 &")
+    return sweep.directory / ".speedmatrix/state.json"
+
+
+@pytest.mark.fault("the supervisor killed", "server and workers end with it; the sweep starts another and goes on")
 def test_a_killed_supervisor_takes_its_server_along_and_the_sweep_goes_on(fresh):
+    state = with_a_worker(fresh)
     process = fresh.start()
-    state = fresh.directory / ".speedmatrix/state.json"
-    deadline = time.monotonic() + 60
-    while not (fresh.directory / "results/cells/tiny/prefill-256.json").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(process, fresh.cell("prefill-256").exists)
     boot = json.loads(state.read_text())["boot_id"]
     os.kill(int(boot.split(":")[0]), signal.SIGKILL)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert json.loads(state.read_text())["boot_id"] != boot
     assert fresh.wait_for_end(5) == []
+    cells = whole(fresh)
+    assert len(cells) == 3 and sum(cell["status"] == "valid" for cell in cells.values()) >= 2
+    assert "Traceback" not in output
+
+
+@pytest.mark.fault("the supervisor and snakemake killed at once", "server and workers gone all the same")
+def test_a_supervisor_that_is_killed_with_its_sweep_leaves_nothing(fresh):
+    state = with_a_worker(fresh)
+    process = fresh.start()
+    in_cell(fresh, process, "decode-256-x2")
+    os.kill(int(json.loads(state.read_text())["boot_id"].split(":")[0]), signal.SIGKILL)
+    process.kill()
+    process.communicate(timeout=30)
+    assert fresh.wait_for_end(2) == []
 
 
 @pytest.mark.fault(
@@ -96,11 +113,7 @@ def test_a_killed_supervisor_takes_its_server_along_and_the_sweep_goes_on(fresh)
 )
 def test_a_server_that_dies_in_a_cell_fails_that_cell_alone(fresh):
     process = fresh.start(PAGE)
-    deadline = time.monotonic() + 60
-    while not (fresh.directory / "logs/tiny/decode-256-x2.log").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-    time.sleep(0.4)
+    in_cell(fresh, process, "decode-256-x2")
     os.kill(json.loads((fresh.directory / ".speedmatrix/state.json").read_text())["pid"], signal.SIGKILL)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
