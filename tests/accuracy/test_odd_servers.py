@@ -318,7 +318,7 @@ def test_one_prompt_for_all_is_warm_and_counted_once():
 def test_256_lanes():
     with serving(0.5) as truth:
         cell = Cell("truth", "decode", 16, 256)
-        # A step is 0.86 s: a window that opens within one from the ramp would hold the ramp's lateness in its first gap.
+        # A step is 0.86 s: the first gap of a window that opens within one from the ramp holds the ramp's lateness.
         seen, _ = truth.measure(cell, window_only=True, max_output_tokens=1000, settle_s=1)
         assert right(seen.figures, truth, cell)
         assert seen.figures["active_avg"] == pytest.approx(256, rel=0.01)
