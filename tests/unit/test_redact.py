@@ -29,6 +29,18 @@ SECRET = [
     "SMTP_PASS",
     "GITHUB_PAT",
     "X-Api-Key",
+    "--api-keys",
+    "--keys",
+    "WANDB_KEYS",
+    "SECRETS",
+    "CREDS",
+    "DB_PW",
+    "--jwt",
+    "Set-Cookie",
+    "HF_TOKENS",
+    "--api-tokens",
+    "X-Amz-Signature",
+    "SLACK_WEBHOOK_URL",
 ]
 PLAIN = [
     "MAX_TOKENS",
@@ -45,6 +57,14 @@ PLAIN = [
     "--pass-through",
     "--bypass",
     "PATTERN",
+    "--key-cache-dtype",
+    "--auth-mode",
+    "--token-ids",
+    "--eos-token-id",
+    "--token-budget",
+    "--num-tokens",
+    "--prompt-tokens",
+    "--design",
 ]
 
 
@@ -104,6 +124,58 @@ def test_names_that_only_look_like_it(name):
 )
 def test_commands(command, shown):
     assert redact_command(command) == shown
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("serve --api-keys a,b --port 8", "serve --api-keys <redacted> --port 8"),
+        ("DB_PW=abc PW=abc serve", "DB_PW=<redacted> PW=<redacted> serve"),
+        ("curl -u me:abc http://host/", "curl -u <redacted> http://host/"),
+        ("curl --user=me:abc http://host/", "curl --user=<redacted> http://host/"),
+        ("docker run -u 1000:1000 image", "docker run -u 1000:1000 image"),
+        ("python -u serve.py", "python -u serve.py"),
+        ("sshpass -p abc ssh host", "sshpass -p <redacted> ssh host"),
+        ("sshpass -pabc ssh host", "sshpass <redacted> ssh host"),
+        ("sshpass -e ssh -p 22 host", "sshpass -e ssh -p 22 host"),
+        ("curl -H 'Cookie: a=b; c=d' url", "curl -H 'Cookie: <redacted>' url"),
+        ("export HF_TOKEN+=abc; serve", "export HF_TOKEN+=<redacted> serve"),
+        ("HF_TOKEN[0]=abc serve", "HF_TOKEN[0]=<redacted> serve"),
+        ("export HF_TOKEN=${HF_TOKEN:-abc def}", "export HF_TOKEN=<redacted>"),
+        ("use ${HF_TOKEN:-abc def} now", "use ${HF_TOKEN:-<redacted>} now"),
+        ("use ${PORT:-8000} now", "use ${PORT:-8000} now"),
+        ("serve --api-key-file <(echo abc) --port 8", "serve --api-key-file <redacted> --port 8"),
+        ("serve --config '{api_key: abc, port: 8}'", "serve --config '{api_key: <redacted>, port: 8}'"),
+        ("serve --config '{port: 8, api_key: abc}'", "serve --config '{port: 8, api_key: <redacted>}'"),
+        ("serve <<END\nport: 8\nhf_token: abc\nEND", "serve <<END\nport: 8\nhf_token: <redacted>\nEND"),
+        ("setenv HF_TOKEN abc; serve", "setenv HF_TOKEN <redacted> serve"),
+        ("set -gx HF_TOKEN abc; serve", "set -gx HF_TOKEN <redacted> serve"),
+        ("mpirun -x HF_TOKEN serve", "mpirun -x HF_TOKEN serve"),
+        ("serve --key-cache-dtype fp8 --auth-mode none", "serve --key-cache-dtype fp8 --auth-mode none"),
+        ("serve --token-ids 5 --key-length 8", "serve --token-ids 5 --key-length 8"),
+    ],
+)
+def test_rarer_spellings(command, shown):
+    assert redact_command(command) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('os.environ["HF_TOKEN"] = "abc"', 'os.environ["HF_TOKEN"] = <redacted>'),
+        ("os.environ.setdefault('HF_TOKEN', 'abc')", "os.environ.setdefault('HF_TOKEN', <redacted>)"),
+        ("Command '['serve', '--api-key', 'abc']' died", "Command '['serve', '--api-key', <redacted>]' died"),
+        ("Set-Cookie: sid=abc; path=/", "Set-Cookie: <redacted>"),
+        ("GET https://host/x?sig=abc", "GET https://host/x?sig=<redacted>"),
+        ("auth eyJhbGciOiJI.eyJzdWIiOiIx.SflKxwRJ bad", "auth <redacted> bad"),
+        ("the token: a word, the key: another", "the token: a word, the key: another"),
+        ("api_key_env: MY_VARIABLE", "api_key_env: MY_VARIABLE"),
+        ("auth-error: you may not", "auth-error: you may not"),
+        ('{"required": ["token", "name"]}', '{"required": ["token", "name"]}'),
+    ],
+)
+def test_what_programs_say_of_secrets(text, shown):
+    assert redact_text(text) == shown
 
 
 def test_a_list_is_shown_as_a_shell_line():
