@@ -153,6 +153,8 @@ def _one_line(error: jsonschema.ValidationError) -> str:
         return f"{where}: {error.message.replace(' is a required property', ' is missing')}"
     if error.validator == "enum":
         return f"{where}: {error.instance!r} is not allowed; allowed: {', '.join(map(str, limit))}"
+    if error.validator == "not":
+        return f"{where}: {instance!r} is set by speed-matrix itself; allowed: other fields of a request"
     if error.validator == "pattern":
         return f"{where}: {_pattern_hint(error)}"
     if error.validator == "anyOf" and "K" in str(schema.get("description", "")):

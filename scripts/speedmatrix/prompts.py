@@ -12,6 +12,8 @@ from typing import Protocol
 from speedmatrix import corpus, sizing
 
 PREFIX_TOKENS = 16  # of every request from the nonce, so that no prefix cache ever holds it
+_CLOSED_FROM_TOKENS = 128  # text prompts: three times what the closing words may take
+_ONE_WORD = 3  # characters: there are servers that take no empty prompt
 _SAMPLE_CHARACTERS = 4096
 _MOST_CHARACTERS = 64  # of a token: what gives fewer tokens is no tokenizer
 Tokenize = Callable[[str, bool], list[int]]
@@ -78,17 +80,20 @@ class Ids:
 class Text:
     """Prompts as text: 16 words from the nonce, the shipped text, and the closing words.
 
-    `body` is as long as makes `sized_tokens` tokens of a request, as something counted them.
+    All before the closing is `characters` long, which makes `length` tokens as something counted them. Prompts too
+    short for it have no closing; the shortest have not all of the words.
     """
 
     length: int
     nonce: str
     body: str
-    sized_tokens: int
+    characters: int
 
     def request(self, index: int) -> str:
         """Request `index` (0, 1, 2, …)."""
-        return _as_text(self.nonce, index, self.body)
+        words = " ".join(corpus.SHORT_WORDS[draw % len(corpus.SHORT_WORDS)] for draw in draws(self.nonce, index))
+        closing = corpus.CONTINUE if self.length >= _CLOSED_FROM_TOKENS else ""
+        return f"{words}\n\n{self.body}"[: self.characters] + closing
 
 
 @dataclass
@@ -107,11 +112,6 @@ class Shared:
         return self.one.request(0)
 
 
-def _as_text(nonce: str, index: int, body: str) -> str:
-    opening = " ".join(corpus.SHORT_WORDS[draw % len(corpus.SHORT_WORDS)] for draw in draws(nonce, index))
-    return f"{opening}\n\n{body}{corpus.CONTINUE}" if body else opening
-
-
 def build_text(length: int, seed: int, nonce: str, count: Callable[[str], int]) -> Text:
     """Prompts of `length` tokens as `count(prompt)` counts them. Raises sizing.SizeError.
 
@@ -119,11 +119,10 @@ def build_text(length: int, seed: int, nonce: str, count: Callable[[str], int]) 
     """
     tries = iter(range(-1, -1000, -1))
 
-    def tokens(characters: int) -> int:
-        return count(_as_text(nonce, next(tries), corpus.text(seed, characters)))
+    def made(characters: int) -> Text:
+        return Text(length, nonce, corpus.text(seed, characters), characters)
 
-    sized = sizing.fit(length, tokens)
-    return Text(length, nonce, corpus.text(seed, sized.characters), sized.tokens)
+    return made(sizing.fit(length, lambda characters: count(made(characters).request(next(tries))), _ONE_WORD))
 
 
 def build(length: int, seed: int, nonce: str, tokenize: Tokenize) -> Ids:

@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 CLOSE_ENOUGH = 0.001  # of the wanted tokens; five times closer than what is flagged
 _MOST_COUNTS = 12
 _SAMPLE_CHARACTERS = 2000
 
-# characters of body text → prompt tokens of the whole request
+# characters of text → prompt tokens of the whole request
 Count = Callable[[int], int]
-
-
-@dataclass(frozen=True)
-class Sized:
-    """How many characters of text give how many prompt tokens."""
-
-    characters: int
-    tokens: int
 
 
 class SizeError(Exception):
     """No text has that many tokens; the message is one line."""
 
 
-def fit(wanted: int, count: Count) -> Sized:
+def fit(wanted: int, count: Count, least: int = 0) -> int:
     """The number of characters whose prompt comes nearest to `wanted` tokens from below. Raises SizeError.
 
-    What a request has without any text (a chat template's tokens) is counted first and kept apart: the line through
-    it and a sample gives tokens a character, and interpolation between the nearest two counts goes on from there. Never
-    more than wanted, since the model's limit may be right behind it.
+    What a request has with the `least` text (a chat template's tokens) is counted first and kept apart: the line
+    through it and a sample gives tokens a character, and interpolation between the nearest two counts goes on from
+    there. Never more than wanted, since the model's limit may be right behind it.
     """
-    seen = {n: count(n) for n in (0, _SAMPLE_CHARACTERS)}
-    if seen[0] > wanted:
-        raise SizeError(f"a prompt of {wanted} tokens can't be made: the server adds {seen[0]} of its own")
+    seen = {n: count(n) for n in (least, least + _SAMPLE_CHARACTERS)}
+    if seen[least] > wanted:
+        raise SizeError(f"a prompt of {wanted} tokens can't be made: the shortest has {seen[least]} at this server")
     while len(seen) < _MOST_COUNTS:
         best = _nearest(seen, wanted)
-        if wanted - best.tokens <= CLOSE_ENOUGH * wanted:
+        if wanted - seen[best] <= CLOSE_ENOUGH * wanted:
             return best
         guess = _between(seen, wanted)
         if guess is None:
@@ -46,9 +37,8 @@ def fit(wanted: int, count: Count) -> Sized:
     return _nearest(seen, wanted)
 
 
-def _nearest(seen: dict[int, int], wanted: int) -> Sized:
-    characters = max((n for n in seen if seen[n] <= wanted), key=lambda n: (seen[n], -n))
-    return Sized(characters, seen[characters])
+def _nearest(seen: dict[int, int], wanted: int) -> int:
+    return max((n for n in seen if seen[n] <= wanted), key=lambda n: (seen[n], -n))
 
 
 def _between(seen: dict[int, int], wanted: int) -> int | None:

@@ -78,6 +78,8 @@ def test_repeats_are_cells_of_their_own():
         ("matrix/prefill/contexts", [512.0], "matrix.prefill.contexts.0: 512.0 is no size; allowed"),
         ("matrix/decode/concurrency", [1.0], "matrix.decode.concurrency.0: 1.0 is not of type 'integer'"),
         ("measure/seed", 1.0, "measure.seed: 1.0 is not of type 'integer'"),
+        ("measure/request", {"n": 4}, "measure.request: 'n' is set by speed-matrix itself; allowed: other fields"),
+        ("measure/request", {"max_tokens": 5}, "measure.request: 'max_tokens' is set by speed-matrix itself"),
         ("measure/stall_s", 10**400, "measure.stall_s: "),
     ],
 )

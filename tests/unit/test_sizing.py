@@ -24,9 +24,8 @@ def counting(template: int, density: float = TEXT):
 @pytest.mark.parametrize("template", [0, 11, 90])
 def test_a_templates_constant_part_is_solved_apart(wanted, template):
     count, asked = counting(template)
-    sized = sizing.fit(wanted, count)
-    assert 0 <= wanted - sized.tokens <= 0.001 * wanted
-    assert sized.tokens == template + int(sized.characters / TEXT)
+    characters = sizing.fit(wanted, count)
+    assert 0 <= wanted - (template + int(characters / TEXT)) <= 0.001 * wanted
     assert len([n for n in asked if n > 2000]) <= 3  # only these cost a prefill of the context's size
 
 
@@ -35,12 +34,11 @@ def test_it_ends_near_the_size_also_where_the_text_grows_denser(wanted, template
     def count(characters: int) -> int:
         return template + int(characters / density * (1 + bend * characters / max(2000, wanted * density)))
 
-    sized = sizing.fit(wanted, count)
-    assert 0 <= wanted - sized.tokens <= max(1 / density + 1, 0.001 * wanted)
+    assert 0 <= wanted - count(sizing.fit(wanted, count)) <= max(1 / density + 1, 0.001 * wanted)
 
 
 def test_a_prompt_that_the_template_alone_outgrows_is_refused():
-    with pytest.raises(sizing.SizeError, match="of 5 tokens can't be made: the server adds 11 of its own"):
+    with pytest.raises(sizing.SizeError, match="of 5 tokens can't be made: the shortest has 11 at this server"):
         sizing.fit(5, counting(11)[0])
 
 
@@ -49,12 +47,13 @@ def test_a_server_that_counts_the_same_for_every_text_is_refused():
         sizing.fit(500, lambda characters: 7)
 
 
-@pytest.mark.parametrize("length", [100, 1000, 8192])
+@pytest.mark.parametrize("length", [12, 16, 30, 64, 100, 127, 128, 300, 1000, 8192])
 def test_texts_are_as_long_as_asked_though_each_begins_in_its_own_way(length):
     made = prompts.build_text(length, 3, "0123456789abcdef", lambda text: 11 + len(tokens(text)))
     told = [11 + len(tokens(made.request(index))) for index in range(40)]
     assert max(abs(tokens - length) for tokens in told) <= 0.005 * length
-    assert len({made.request(index)[:80] for index in range(40)}) == 40
+    if length >= 30:  # of a few words some are alike
+        assert len({made.request(index)[:80] for index in range(40)}) == 40
     again = prompts.build_text(length, 3, "0123456789abcdef", lambda text: 11 + len(tokens(text)))
     assert again.request(7) == made.request(7)
 
