@@ -19,7 +19,8 @@ from speedmatrix import store
 from speedmatrix.cells import Cell, size_name
 
 WIDTH, HEIGHT = 520, 320
-PANEL_WIDTH, PANEL_HEIGHT, PANELS_IN_A_ROW = 210, 130, 4
+PANEL_HEIGHT, PANELS_IN_A_ROW = 130, 4
+PANEL_WIDTHS = {4: 210, 3: 286, 2: 286, 1: 286}  # by panels in a row; with 20 between them, 4 and 3 are as wide
 ACCENT, BEHIND = "#25848e", "#9aa1a8"
 CONTEXTS = ["#2f78c4", "#6a69d1", "#9a5cc6", "#bd52a4", "#cc567b", "#cf6352", "#c07530", "#968728"]
 SHAPES = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left"]
@@ -112,6 +113,12 @@ def _lines(rows: pd.DataFrame, title: str, x: alt.X, y: alt.Y) -> Chart:
     return _finished(lines + points + names, rows, title)
 
 
+def _columns(panels: int) -> int:
+    """How many panels a row holds where as few rows as can be are filled as evenly as can be: 3 and 3, not 4 and 2."""
+    rows = -(-panels // PANELS_IN_A_ROW)
+    return -(-panels // rows)
+
+
 def _panels(rows: pd.DataFrame, title: str, x: alt.X, y: alt.Y) -> alt.FacetChart:
     """A panel each context (and server), its line before the grey ones of the other contexts."""
     several = rows["server"].nunique() > 1
@@ -132,10 +139,12 @@ def _panels(rows: pd.DataFrame, title: str, x: alt.X, y: alt.Y) -> alt.FacetChar
     layers = others.encode(detail="context:N") + line + points
     if "concurrency" not in str(x.shorthand):  # else nothing says how many requests a point is of
         layers += own.mark_text(dy=-10, fontSize=10).encode(text="concurrency:Q")
-    sized = layers.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
-    header = alt.Header(labelFontSize=13, labelFontWeight="bold", labelLimit=PANEL_WIDTH)
+    columns = _columns(len(panels))
+    width = PANEL_WIDTHS[columns]
+    sized = layers.properties(width=width, height=PANEL_HEIGHT)
+    header = alt.Header(labelFontSize=13, labelFontWeight="bold", labelLimit=width)
     facet = alt.Facet("panel:N", title=None, sort=panels, header=header)
-    chart: alt.FacetChart = sized.facet(facet=facet, columns=min(PANELS_IN_A_ROW, len(panels))).properties(title=title)
+    chart: alt.FacetChart = sized.facet(facet=facet, columns=columns).properties(title=title)
     return chart
 
 

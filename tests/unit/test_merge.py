@@ -181,6 +181,13 @@ def test_numbers_in_the_heat_map_can_be_read_on_every_colour():
         assert (high + 0.05) / (low + 0.05) >= 4.5, (ground, ink)
 
 
+@pytest.mark.parametrize(("panels", "columns"), [(1, 1), (4, 4), (5, 3), (6, 3), (7, 4), (8, 4), (9, 3), (10, 4)])
+def test_panels_fill_their_rows_evenly(panels, columns):
+    cells = [samples.cell(context_tokens=1024 * n, figures=FIGURES) for n in range(1, panels + 1)]
+    spec = charts.CHARTS["total-tok-s"].draw(charts.Data(merge.table(cells), charts.NO_SERIES)).to_dict()
+    assert spec["columns"] == columns
+
+
 def test_the_chart_of_total_speed_holds_the_tables_values():
     spec = charts.CHARTS["total-tok-s"].draw(charts.Data(merge.table(samples.seed_cells()), charts.NO_SERIES)).to_dict()
     (values,) = spec["datasets"].values()

@@ -105,6 +105,13 @@ def test_head_hardware_engine_run_and_command(seed):
         assert said in seed, said
 
 
+def test_a_page_of_another_tools_figures_does_not_claim_to_have_measured_them(seed):
+    assert "Made with speed-matrix." in seed
+    assert "Measured with speed-matrix" not in seed
+    own = [cell | {"imported": None} for cell in samples.seed_cells()[:1]]
+    assert f"Measured with speed-matrix {own[0]['tool_version']}, method {own[0]['method']}." in render(own)
+
+
 def test_cells_that_were_not_run_show_the_numbers_that_decided(seed):
     # 128 requests of 8,192 + 4,096 tokens.
     assert "needs 1,572,864, has 900,000" in seed

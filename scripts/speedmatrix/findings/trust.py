@@ -127,17 +127,25 @@ def _does_not_reconcile(results: Results) -> Found:
 
 
 def _prompts_not_cold(results: Results) -> Found:
-    meaning = {
-        "warm": "Their prompts came from the prefix cache, so TTFT mostly excludes prefill.",
-        "mixed": "Part of their prompts came from the prefix cache, so TTFT holds only a part of prefill.",
-        "unknown": "The server does not tell whether a prefix cache held the prompts, so TTFT may exclude prefill.",
+    off = "To see it cold, switch prefix caching off."
+    told = {
+        "warm": ("TTFT is warm", "Their prompts came from the prefix cache, so TTFT mostly excludes prefill.", off),
+        "mixed": (
+            "TTFT is mixed",
+            "Part of their prompts came from the prefix cache: TTFT has part of prefill.",
+            off,
+        ),
+        "unknown": (
+            "Whether TTFT is cold is unknown",
+            "The server does not tell whether a prefix cache held the prompts, so TTFT may exclude prefill.",
+            "Let the server tell cached tokens in its usage or its metrics, or switch prefix caching off.",
+        ),
     }
-    for kind, what in meaning.items():
+    for kind, (claim, meaning, advice) in told.items():
         places = tuple(place for place in results.decode if place.figures.get("ttft_kind") == kind)
         shared = all(cell["measure"].get("prompts") == "shared" for place in places for cell in place.cells)
         if places and not (kind == "warm" and shared):  # then it was asked for
-            advice = "Let the server tell cached tokens in its usage or its metrics, or switch prefix caching off."
-            yield Finding("note", f"TTFT is {kind} at {_names(places)}.", what, advice, places)
+            yield Finding("note", f"{claim} at {_names(places)}.", meaning, advice, places)
 
 
 def _imported(results: Results) -> Found:

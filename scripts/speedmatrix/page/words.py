@@ -208,3 +208,9 @@ def version(cells: list[dict[str, Any]]) -> str:
         f"{cell['tool_version']}, method {cell['method']}" for cell in cells if not cell.get("imported")
     )
     return f" {listed(found)}" if found else ""
+
+
+def made_with(cells: list[dict[str, Any]]) -> str:
+    """What this tool did for the page: measured its cells, or only showed what other tools had measured."""
+    found = version(cells)
+    return f"Measured with speed-matrix{found}" if found else "Made with speed-matrix"
