@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 PATHS = {
     "vllm": ["/version", "/v1/models", "/metrics"],
     "llama.cpp": ["/props", "/v1/models", "/slots", "/metrics"],
+    "sglang": ["/server_info", "/v1/models", "/v1/loads", "/metrics"],
 }
 STREAMS = {
     "completions": ("/v1/completions", {"prompt": "Once upon a time"}),
@@ -34,7 +35,7 @@ def main(engine: str, url: str, model: str) -> None:
         (folder / (path.strip("/").replace("/", "_") + ".txt")).write_text(text)
     for kind, (path, asked) in STREAMS.items():
         for usage, fields in USAGE.items():
-            known = {key: value for key, value in fields.items() if engine != "vllm" or key != "timings_per_token"}
+            known = {key: value for key, value in fields.items() if engine == "llama.cpp" or key != "timings_per_token"}
             body = {"model": model, "max_tokens": 12, "stream": True, "temperature": 0} | asked | known
             answer = requests.post(url + path, data=json.dumps(body), headers={"Content-Type": "application/json"})
             answer.raise_for_status()

@@ -1,4 +1,4 @@
-"""Captured answers of real servers, read as they are (tests/engines: vLLM 0.32 on a CPU, llama.cpp in xllamacpp)."""
+"""Captured answers of real servers, read as they are (tests/engines: vLLM 0.32, SGLang 0.5.23, xllamacpp; on CPUs)."""
 
 import itertools
 import json
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from speedmatrix import sse
 from speedmatrix.cells import Capacity
-from speedmatrix.engines import LlamaCpp, Vllm
+from speedmatrix.engines import Counters, LlamaCpp, Vllm
+from speedmatrix.engines.sglang import SGLang
 from tests.unit.test_engines import engine
 
 ENGINES = Path(__file__).parents[1] / "engines"
@@ -39,7 +40,7 @@ def test_a_captured_streams_tokens(path):
         assert events[-1].prompt_tokens or events[-2].prompt_tokens
     elif usage == "final":
         assert (counter.final, counter.source) == (ASKED, "reconciled") and sum(counts) <= ASKED
-    elif path.parent.name == "vllm":
+    elif path.parent.name != "llamacpp":
         assert counter.source == "events" and 0 < sum(counts) <= ASKED
     else:  # llama.cpp tells its timings with the last event, asked or not
         assert (counter.final, counter.source) == (ASKED, "reconciled")
@@ -76,3 +77,13 @@ def test_llama_cpps_captured_pages():
     assert facts.capacity == Capacity(4096, 4096, 2, "one pool shared by all slots (--kv-unified)")
     assert facts.served["parameters"] > 1_000_000 and made.requests_inside() == 0
     assert counters.running == 0 and counters.generated is not None
+
+
+def test_sglangs_captured_pages():
+    made = engine(SGLang, pages("sglang"))
+    facts = made.facts()
+    assert facts.capacity == Capacity(16384, 8192, 4, "max_total_num_tokens", 1)
+    told = [facts.served[fact] for fact in ["version", "model", "prefix_caching", "attention_backend"]]
+    assert told == ["0.5.23", "tiny", "on", "torch_native"]
+    # Its one request's 8 tokens: 7 of decode steps and one of prefill.
+    assert made.counters() == Counters(running=0, waiting=0, generated=8, prefix_hits=0, preemptions=0)

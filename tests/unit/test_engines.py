@@ -131,31 +131,67 @@ def test_a_kept_connection_that_the_server_dropped_is_no_fault(monkeypatch):
     assert made.model() == "m" and len(tried) == 2
 
 
-# SGLang's answers are constructed from its documentation (native API, production metrics), not captured.
+# SGLang's answers for several ranks are constructed, by the source of its 0.5.23 (one rank's are captured).
 SGLANG = {
-    "version": "0.5.13", "tp_size": 8, "dp_size": 2, "context_length": None, "quantization": "fp8", "revision": None,
+    "version": "0.5.23", "tp_size": 8, "dp_size": 2, "context_length": None, "quantization": "fp8", "revision": None,
     "attention_backend": "fa3", "disable_radix_cache": True, "max_total_num_tokens": 400_000,
-    "max_running_requests": 256,
+    "max_running_requests": 256, "internal_states": [{"effective_max_running_requests_per_dp": 128}] * 2,
 }  # fmt: skip
+SGLANG_LOADS = {
+    "loads": [
+        {"dp_rank": 0, "num_running_reqs": 3, "num_waiting_reqs": 1},
+        {"dp_rank": 1, "num_running_reqs": 2, "num_waiting_reqs": 0},
+    ]
+}
+
+
+def sglang_rows(name: str, value: float, **labels) -> str:
+    """A metric's rows: one data-parallel rank's members all tell the same."""
+    told = "".join(f',{key}="{text}"' for key, text in labels.items())
+    return "".join(f'sglang:{name}{{model_name="m",tp_rank="{tp}",pp_rank="0"{told}}} {value}\n' for tp in range(2))
+
+
 SGLANG_METRICS = (
-    'sglang:num_running_reqs{model_name="m",dp_rank="0"} 3.0\nsglang:num_running_reqs{model_name="m",dp_rank="1"} 2.0\n'
-    'sglang:num_queue_reqs{model_name="m",dp_rank="0"} 1.0\nsglang:generation_tokens_total{model_name="m"} 7.5e+06\n'
+    sglang_rows("num_running_reqs", 9, dp_rank=0)  # 40 steps old
+    + sglang_rows("num_queue_reqs", 4, dp_rank=0)
+    + sglang_rows("realtime_tokens_total", 1000, mode="decode", dp_rank=0)
+    + sglang_rows("realtime_tokens_total", 500, mode="decode", dp_rank=1)
+    + sglang_rows("realtime_tokens_total", 70, mode="prefill_cache", dp_rank=1)
+    + sglang_rows("realtime_tokens_total", 9000, mode="prefill_compute", dp_rank=1)
+    + 'sglang:num_requests_total{model_name="m"} 12\nsglang:num_requests_total{model_name="m",priority="1"} 5\n'
 )
 
 
 @pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
 def test_sglangs_facts_and_capacity_from_its_arguments(path):
-    made = engine(SGLang, {path: (SGLANG,), "/v1/models": MODELS, "/metrics": (SGLANG_METRICS,)})
+    made = engine(SGLang, {path: (SGLANG,), "/v1/models": MODELS})
     facts = made.facts()
     assert facts.capacity == Capacity(800_000, 32768, 256, "max_total_num_tokens × 2", 2)
-    assert (facts.served["version"], facts.served["quantization"], facts.served["tensor_parallel"]) == (
-        "0.5.13",
-        "fp8",
-        8,
-    )
-    assert (facts.served["prefix_caching"], facts.served["attention_backend"]) == ("off", "fa3")
+    told = [facts.served[fact] for fact in ["version", "quantization", "tensor_parallel", "prefix_caching"]]
+    assert told == ["0.5.23", "fp8", 8, "off"] and facts.served["attention_backend"] == "fa3"
+
+
+def test_an_sglang_that_does_not_tell_each_ranks_limit_has_the_one_it_was_started_with():
+    older = SGLANG | {"internal_states": [{}], "max_running_requests": 48}
+    assert engine(SGLang, {"/server_info": (older,), "/v1/models": MODELS}).facts().capacity.max_concurrency == 48
+
+
+def test_sglangs_counters_are_of_every_step_and_summed_over_data_parallel_ranks_alone():
+    made = engine(SGLang, {"/v1/loads": (SGLANG_LOADS,), "/metrics": (SGLANG_METRICS,)})
+    # 1,000 + 500 of decode steps, and prefill's one of each of 12 requests that ended.
+    assert made.counters() == Counters(running=5, waiting=1, generated=1512, prefix_hits=70, preemptions=0)
     assert made.requests_inside() == 6
-    assert made.counters().generated is None  # it counts as requests end: no speed of a window, never a disagreement
+
+
+def test_an_older_sglang_without_loads_has_its_gauges():
+    made = engine(SGLang, {"/metrics": (SGLANG_METRICS,)})
+    assert (made.counters().running, made.counters().waiting) == (9, 4)
+
+
+@pytest.mark.parametrize("metrics", ["", sglang_rows("generation_tokens_total", 7.5e6)])
+def test_an_sglang_that_counts_only_as_requests_end_has_no_count(metrics):
+    made = engine(SGLang, {"/v1/loads": (SGLANG_LOADS,), "/metrics": (metrics,)})
+    assert made.counters() == Counters(running=5, waiting=1)
 
 
 def test_sglangs_requests_are_named_and_aborted_by_name():

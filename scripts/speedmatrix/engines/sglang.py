@@ -1,4 +1,4 @@
-"""SGLang's server: /server_info, /tokenize, /metrics (with --enable-metrics), abort by request id."""
+"""SGLang's server: /server_info, /v1/loads, /tokenize, /metrics (with --enable-metrics), abort by request id."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
+from speedmatrix import untrusted
 from speedmatrix.cells import Capacity
 from speedmatrix.engines.base import Engine, Facts
 from speedmatrix.engines.counters import Counters
@@ -22,10 +23,12 @@ _OPTIONS = {
     "kv_cache_type": "kv_cache_dtype",
     "max_num_seqs": "max_running_requests",
 }
+_MEMBERS = frozenset(["tp_rank", "pp_rank", "moe_ep_rank", "pid"])  # of one data-parallel rank, all telling the same
+_MODES = "sglang:realtime_tokens_total"
 
 
 class SGLang(Engine):
-    """An SGLang server. Written from its documented interface."""
+    """An SGLang server, as the source of its 0.5.23 says."""
 
     def facts(self) -> Facts:
         """From the server's arguments as /server_info repeats them, resolved."""
@@ -45,13 +48,56 @@ class SGLang(Engine):
         return self._token_ids("/tokenize", body)
 
     def counters(self) -> Counters:
-        """From /metrics. Generated tokens are left out: SGLang counts them as requests end, not as they are made."""
+        """From /v1/loads and /metrics.
+
+        generation_tokens_total and cached_tokens_total move only as a request ends; realtime_tokens_total at every
+        step, with a row for each mode that was ever above 0. The token that prefill gives is in no mode of it: one for
+        each request that has ended.
+        """
         totals = self._totals()
+        running, waiting = self._inside()
+        if running is None:  # an older server: gauges that stay for 40 steps, and for 30 s where it idles
+            running, waiting = totals.get("sglang:num_running_reqs"), totals.get("sglang:num_queue_reqs")
+        if not any(name.startswith(_MODES) for name in totals):
+            return Counters(running=running, waiting=waiting)
         return Counters(
-            running=totals.get("sglang:num_running_reqs"),
-            waiting=totals.get("sglang:num_queue_reqs"),
-            prefix_hits=totals.get("sglang:cached_tokens_total"),
+            running=running,
+            waiting=waiting,
+            generated=totals.get(f"{_MODES} decode", 0.0) + totals.get("sglang:num_requests_total", 0.0),
+            prefix_hits=totals.get(f"{_MODES} prefill_cache", 0.0),
+            preemptions=totals.get("sglang:num_retracted_requests_total", 0.0),
         )
+
+    def _inside(self) -> tuple[float, float] | tuple[None, None]:
+        """Requests that run and wait, over all data-parallel ranks; Nones where /v1/loads does not tell."""
+        try:
+            ranks = self._object("GET", "/v1/loads").get("loads")
+        except EngineError:
+            return None, None
+        if not isinstance(ranks, list) or not ranks or not all(isinstance(rank, dict) for rank in ranks):
+            return None, None
+        running = [untrusted.count(rank.get("num_running_reqs")) for rank in ranks]
+        waiting = [untrusted.count(rank.get("num_waiting_reqs")) for rank in ranks]
+        if None in (*running, *waiting):
+            return None, None
+        return sum(filter(None, running)), sum(filter(None, waiting))
+
+    def _totals(self) -> dict[str, float]:
+        """Metrics by name (and mode), summed over data-parallel ranks.
+
+        Every pipeline stage tells its rank's count, and with --enable-metrics-for-all-schedulers every tensor-parallel
+        member: one of them counts. With priorities the row without one is the sum of all.
+        """
+        told: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+        for sample in self._samples():
+            if not sample.labels.get("priority"):
+                name = f"{sample.name} {sample.labels.get('mode', '')}".rstrip()
+                key = name, frozenset(item for item in sample.labels.items() if item[0] not in _MEMBERS)
+                told[key] = max(told.get(key, 0.0), sample.value)
+        totals: dict[str, float] = {}
+        for (name, _), value in told.items():
+            totals[name] = totals.get(name, 0.0) + value
+        return totals
 
     def naming(self, request_id: str) -> dict[str, Any]:
         """The request's own id, by which it is aborted."""
@@ -70,13 +116,24 @@ class SGLang(Engine):
             return self._object("GET", "/get_server_info")
 
     def _capacity(self, info: dict[str, Any]) -> Capacity:
-        """max_total_num_tokens is each data-parallel rank's, and each context-parallel member's."""
+        """max_total_num_tokens is each data-parallel rank's, of its context-parallel members together (in 0.5.23).
+
+        Before, it was one member's: too little then, so that a cell is rather left out than run over.
+        """
         tokens, ranks = info.get("max_total_num_tokens"), int(info.get("dp_size") or 1)
-        share = int(info.get("dcp_size") or 1)
         told = next((entry.get("max_model_len") for entry in self.listed() if entry["id"] == self.model()), None)
-        limit = info.get("context_length") or told
-        most = info.get("max_running_requests")
+        limit = told or info.get("context_length")
+        most = _most_at_once(info)
         if not tokens:
             return Capacity(None, limit, most, "unknown: /server_info does not tell")
-        source = "max_total_num_tokens" + "".join(f" × {n}" for n in (ranks, share) if n > 1)
-        return Capacity(int(tokens) * ranks * share, limit, most, source, ranks=ranks)
+        source = "max_total_num_tokens" + (f" × {ranks}" if ranks > 1 else "")
+        return Capacity(int(tokens) * ranks, limit, most, source, ranks=ranks)
+
+
+def _most_at_once(info: dict[str, Any]) -> int | None:
+    """Requests that run at once: of all data-parallel ranks, as each has resolved it, else as it was asked for."""
+    states = info.get("internal_states")
+    ranks = [state for state in states if isinstance(state, dict)] if isinstance(states, list) else []
+    each = [untrusted.count(rank.get("effective_max_running_requests_per_dp")) for rank in ranks]
+    told = [most for most in each if most]
+    return sum(told) if told and len(told) == len(each) else info.get("max_running_requests")
