@@ -17,13 +17,14 @@ except ImportError as error:
 DEFAULT_CONFIG = str(Path(workflow.basedir) / "config" / "config.yaml")
 
 READS_ONLY = not {"check", "partial"}.isdisjoint(sys.argv)  # what measures nothing needs no keys and no server
+DRY_RUN = not {"-n", "--dry-run", "--dryrun"}.isdisjoint(sys.argv)  # `workflow` does not know it yet here
 
 try:
     if owner.claim():  # the sweep's own process: its jobs get the config as it was when the sweep began
         files = list(workflow.configfiles) or [DEFAULT_CONFIG]
         sweep_config.to_environment(files, workflow.config_settings.config)
     SWEEP = sweep_config.from_environment()
-    if not READS_ONLY and (missing := SWEEP.missing_variables()):
+    if not (READS_ONLY or DRY_RUN) and (missing := SWEEP.missing_variables()):
         raise sweep_config.ConfigError(missing[0])
 except sweep_config.ConfigError as error:
     sys.exit(f"config: {error}")

@@ -4,7 +4,8 @@ import os
 import re
 import subprocess
 import sys
-from itertools import pairwise
+
+from snakemake.cli import get_argument_parser, parse_config
 
 from speedmatrix import config, estimate, explain, progress, store
 
@@ -16,7 +17,9 @@ OUTPUT = re.compile(r"^\s*output: (results/cells/\S+\.json)", re.M)
 def main(arguments: list[str]) -> int:
     """Arguments are passed on to snakemake; returns its exit code."""
     try:
-        settings = config.read([_option(arguments, "--configfile") or "config/config.yaml"])
+        given, _ = get_argument_parser().parse_known_args(arguments)
+        files = [str(file) for file in given.configfile or ["config/config.yaml"]]
+        settings = config.read(files, parse_config(given.config))
     except config.ConfigError as error:
         print(f"config: {error}", file=sys.stderr)
         return 1
@@ -31,17 +34,13 @@ def main(arguments: list[str]) -> int:
         return dry.returncode
     planned = set(OUTPUT.findall(dry.stdout + dry.stderr))
     try:
-        os.chdir(_option(arguments, "--directory") or ".")
+        os.chdir(given.directory or ".")
         print(_stats(dry.stdout + dry.stderr))
         print(_summary(settings, [cell for cell in settings.cells() if cell.path in planned]))
     except (OSError, store.StoreError) as error:
         print(f"error: {explain.line(error)}", file=sys.stderr)
         return 1
     return 0
-
-
-def _option(arguments: list[str], name: str) -> str | None:
-    return next((value for option, value in pairwise(arguments) if option == name), None)
 
 
 def _stats(text: str) -> str:

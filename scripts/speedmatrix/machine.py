@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import cpuinfo
 import psutil
 
 SYS, PROC = Path("/sys"), Path("/proc")
@@ -20,6 +19,8 @@ _CONTAINERS = {"kubepods": "Kubernetes", "docker": "Docker", "podman": "Podman",
 
 def facts() -> dict[str, Any]:
     """CPU, memory and system of this host, as detected; None where it does not tell. Takes a second."""
+    import cpuinfo  # here, since importing it runs programs: every cell's job would
+
     return {
         "cpu": cpuinfo.get_cpu_info().get("brand_raw") or platform.processor() or platform.machine(),
         "cores": psutil.cpu_count(logical=False) or psutil.cpu_count(),

@@ -86,4 +86,5 @@ def test_sglangs_captured_pages():
     told = [facts.served[fact] for fact in ["version", "model", "prefix_caching", "attention_backend"]]
     assert told == ["0.5.23", "tiny", "on", "torch_native"]
     # Its one request's 8 tokens: 7 of decode steps and one of prefill.
-    assert made.counters() == Counters(running=0, waiting=0, generated=8, prefix_hits=0, preemptions=0)
+    assert made.counters() == Counters(waiting=0, generated=8, prefix_hits=0, preemptions=0)
+    assert made.requests_inside() == 0

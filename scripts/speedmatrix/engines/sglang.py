@@ -48,38 +48,41 @@ class SGLang(Engine):
         return self._token_ids("/tokenize", body)
 
     def counters(self) -> Counters:
-        """From /v1/loads and /metrics.
+        """From /metrics, and who waits from /v1/loads.
 
         generation_tokens_total and cached_tokens_total move only as a request ends; realtime_tokens_total at every
         step, with a row for each mode that was ever above 0. The token that prefill gives is in no mode of it: one for
-        each request that has ended.
+        each request that has ended. What runs is left out: both places tell it of some steps before.
         """
         totals = self._totals()
-        running, waiting = self._inside()
-        if running is None:  # an older server: gauges that stay for 40 steps, and for 30 s where it idles
-            running, waiting = totals.get("sglang:num_running_reqs"), totals.get("sglang:num_queue_reqs")
+        waiting = self._inside(totals)[1]
         if not any(name.startswith(_MODES) for name in totals):
-            return Counters(running=running, waiting=waiting)
+            return Counters(waiting=waiting)
         return Counters(
-            running=running,
             waiting=waiting,
             generated=totals.get(f"{_MODES} decode", 0.0) + totals.get("sglang:num_requests_total", 0.0),
             prefix_hits=totals.get(f"{_MODES} prefill_cache", 0.0),
             preemptions=totals.get("sglang:num_retracted_requests_total", 0.0),
         )
 
-    def _inside(self) -> tuple[float, float] | tuple[None, None]:
-        """Requests that run and wait, over all data-parallel ranks; Nones where /v1/loads does not tell."""
+    def requests_inside(self) -> int | None:
+        """Requests that the server runs or queues, up to 15 steps ago (40, and 30 s where idle, before /v1/loads)."""
+        running, waiting = self._inside(self._totals())
+        return None if running is None or waiting is None else int(running + waiting)
+
+    def _inside(self, totals: dict[str, float]) -> tuple[float | None, float | None]:
+        """Requests that run and wait, over all data-parallel ranks: by /v1/loads, else by the gauges in `totals`."""
+        gauges = totals.get("sglang:num_running_reqs"), totals.get("sglang:num_queue_reqs")
         try:
             ranks = self._object("GET", "/v1/loads").get("loads")
         except EngineError:
-            return None, None
+            return gauges
         if not isinstance(ranks, list) or not ranks or not all(isinstance(rank, dict) for rank in ranks):
-            return None, None
+            return gauges
         running = [untrusted.count(rank.get("num_running_reqs")) for rank in ranks]
         waiting = [untrusted.count(rank.get("num_waiting_reqs")) for rank in ranks]
         if None in (*running, *waiting):
-            return None, None
+            return gauges
         return sum(filter(None, running)), sum(filter(None, waiting))
 
     def _totals(self) -> dict[str, float]:
