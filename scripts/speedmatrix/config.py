@@ -20,6 +20,7 @@ from speedmatrix.digests import canonical, digest
 from speedmatrix.history import failed_attempts
 
 SOURCE_ENV = "SPEEDMATRIX_CONFIG"  # the sweep's config, handed from the Snakefile to its jobs' processes
+_ENDPOINT = re.compile(r"(/+v1(/+(chat/+)?completions)?)?/*$")  # an address as some other tool's config has it
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,7 @@ def _server(name: str, spec: dict[str, Any]) -> Server:
     return Server(
         name=name,
         engine=spec["engine"],
-        url=re.sub(r"/(v1)?/*$", "", spec["url"]),
+        url=_ENDPOINT.sub("", spec["url"]),
         launch=_launch(launch) if launch else None,
         api_key_env=spec.get("api_key_env"),
         model=spec.get("model"),

@@ -49,21 +49,37 @@ def words_of(server: Server) -> list[str]:
 
 
 def _split(command: str) -> list[str]:
+    """A shell's words: `;`, `&&` and the like end one even where no blank does."""
     try:
-        return shlex.split(command)
+        words = shlex.shlex(command, posix=True, punctuation_chars=True)
+        words.commenters, words.whitespace_split = "", True
+        return list(words)
     except ValueError:  # a quote that never closes
         return command.split()
 
 
 def option(words: list[str], *names: str) -> str | None:
-    """The value of the last option or variable of these names: `--name value`, `--name=value`; '' for a flag alone."""
+    """The value of the last option or variable of these names: `--name value`, `--name=value`; '' for a flag alone.
+
+    `--a_name` is `--a-name`, as engines take it. A value that a shell has yet to fill in (`$TP`) tells nothing.
+    """
     found = None
     for place, word in enumerate(words):
         name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            name = name.replace("_", "-")
         if name in names:
             following = words[place + 1] if place + 1 < len(words) else ""
-            found = value if equals else "" if following.startswith("-") else following
+            said = value if equals else "" if following.startswith("-") else following
+            found = found if "$" in said else said
     return found
+
+
+def switch(words: list[str], name: str) -> bool | None:
+    """Whether `--name` or `--no-name` was said last; None where neither was."""
+    said = [word.replace("_", "-") for word in words]
+    last = next((word for word in reversed(said) if word in (f"--{name}", f"--no-{name}")), None)
+    return None if last is None else last == f"--{name}"
 
 
 @cache

@@ -15,6 +15,7 @@ from typing import Any
 from speedmatrix import untrusted
 
 STATE_DIR = Path(".speedmatrix")
+_LAUNCH_LINE = re.compile(r"^--- \d{4}-\d\d-\d\dT\S+Z .*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -110,13 +111,24 @@ def ending(returncode: int | None) -> str:
     return f"code {returncode}"
 
 
+def launch_line(started_at: str, command: str) -> str:
+    """What the supervisor writes into a server's log ahead of each launch's own words."""
+    return f"--- {started_at} {' '.join(command.splitlines())}"
+
+
 def log_tail(path: str, lines: int = 10) -> list[str]:
-    """The last `lines` lines of a log file that hold something, printable; empty where there is none."""
+    """The last `lines` lines, printable, that the newest launch printed into a log file; empty where there is none."""
     try:
         with Path(path).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    printable = [untrusted.line(line, 1000) for line in text.splitlines()]
+    of_newest = _LAUNCH_LINE.split(text)[-1]
+    printable = [untrusted.line(line, 1000) for line in of_newest.splitlines()]
     return [line for line in printable if line][-lines:]
+
+
+def last_line(tail: list[str]) -> str:
+    """The end of a sentence about a server that ended: its last line, or that there is none."""
+    return f"its last line: {tail[-1][:200]}" if tail else "it printed nothing"

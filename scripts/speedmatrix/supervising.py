@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from speedmatrix import known, processes, redact
 from speedmatrix.config import SOURCE_ENV
-from speedmatrix.serverstate import LaunchSpec, ServerState, server_state, write_state
+from speedmatrix.serverstate import LaunchSpec, ServerState, launch_line, server_state, write_state
 
 _WATCH_S = 0.1
 _MAX_LINE = 64 * 1024
@@ -95,7 +95,7 @@ def supervise(job: dict[str, Any]) -> None:
     spec, owner, tag = LaunchSpec(**job["spec"]), job["owner"], processes.identity()
     known.know(secrets_of(spec))
     state, log = _starting(spec, job, tag), Path(job["log_path"])
-    _note(log, f"--- {job['started_at']} {redact.redact_command(spec.command)}")
+    _note(log, launch_line(job["started_at"], redact.redact_command(spec.command)))
     try:
         child = _spawn(spec, tag, owner)
     except (OSError, KeyError) as error:

@@ -31,6 +31,7 @@ from speedmatrix.serverstate import (
     ServerState,
     ending,
     failed_launches,
+    last_line,
     log_tail,
     note_failed_launches,
     server_state,
@@ -104,7 +105,7 @@ def _launch(spec: LaunchSpec, owner: str, is_ready: Callable[[], bool], was_up: 
     tail = log_tail(_log_path(spec))
     raise ServerError(
         f"{spec.server} failed to start {failed} times in a row: see {_log_path(spec)}, mend its launch command,"
-        f" run again{_last(tail)}",
+        f" run again; {last_line(tail)}",
         tail,
     )
 
@@ -175,7 +176,7 @@ def _start(spec: LaunchSpec, owner: str, is_ready: Callable[[], bool]) -> Server
     tail = log_tail(_log_path(spec))
     raise ServerError(
         f"{spec.server} was not ready within {spec.ready_timeout_s:g} s: see {_log_path(spec)},"
-        f" or raise launch.ready_timeout_s{_last(tail)}",
+        f" or raise launch.ready_timeout_s; {last_line(tail)}",
         tail,
     )
 
@@ -184,13 +185,9 @@ def _died(spec: LaunchSpec, state: ServerState) -> ServerError:
     tail = log_tail(state.log_path)
     return ServerError(
         f"{spec.server} ended at start with {ending(state.returncode)}: see {state.log_path}, mend its launch command,"
-        f" run again{_last(tail)}",
+        f" run again; {last_line(tail)}",
         tail,
     )
-
-
-def _last(tail: list[str]) -> str:
-    return f"; its last line: {tail[-1][:200]}" if tail else ""
 
 
 def stop_server() -> None:

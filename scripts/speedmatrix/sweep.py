@@ -184,9 +184,8 @@ def _with_death(server: Server, reason: str) -> str:
     state = supervisor.ended_server() if server.launch else None
     if state is None:
         return reason
-    tail = serverstate.log_tail(state.log_path, 1)
-    last = f", its last line: {tail[-1][:200]}" if tail else ""
-    return f"the server ended with {serverstate.ending(state.returncode)} (see {state.log_path}{last}); {reason}"
+    last = serverstate.last_line(serverstate.log_tail(state.log_path, 1))
+    return f"the server ended with {serverstate.ending(state.returncode)} (see {state.log_path}; {last}); {reason}"
 
 
 def _result(config: Config, cell: Cell, known: dict[str, Any] | None, fits: Plan) -> dict[str, Any]:

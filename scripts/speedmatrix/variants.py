@@ -8,6 +8,9 @@ from typing import Any
 
 from speedmatrix.configfile import ConfigError
 
+_PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
+_NAME_CHARACTERS = 64  # as the schema has it for names that are written out
+
 
 def expanded(servers: dict[str, Any]) -> dict[str, Any]:
     """`servers` of the config with each entry that has `variants` replaced by a server `name-key-value` a combination.
@@ -20,6 +23,8 @@ def expanded(servers: dict[str, Any]) -> dict[str, Any]:
         for variant, own in _variants(name, spec):
             if variant in full:
                 raise ConfigError(f"servers.{name}: two servers would be called {variant}")
+            if len(variant) > _NAME_CHARACTERS:
+                raise ConfigError(f"servers.{name}: {variant} has over {_NAME_CHARACTERS} characters: shorten it")
             full[variant] = own
     return full
 
@@ -40,7 +45,8 @@ def _variants(name: str, spec: dict[str, Any]) -> list[tuple[str, dict[str, Any]
 
 def _named(name: str, chosen: dict[str, Any]) -> str:
     parts = [name, *(part for key, value in chosen.items() for part in (key, str(value)))]
-    return "-".join(re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-") for part in parts)
+    plain = (re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-") for part in parts)
+    return "-".join(part for part in plain if part)
 
 
 def _filled(value: Any, chosen: dict[str, Any]) -> Any:
@@ -49,6 +55,5 @@ def _filled(value: Any, chosen: dict[str, Any]) -> Any:
     if isinstance(value, list):
         return [_filled(item, chosen) for item in value]
     if isinstance(value, str):
-        for key, text in chosen.items():
-            value = value.replace(f"{{{key}}}", str(text))
+        return _PLACEHOLDER.sub(lambda match: str(chosen.get(match[1], match[0])), value)
     return value

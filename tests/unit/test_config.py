@@ -283,3 +283,22 @@ def test_what_the_page_says_of_the_config_follows_it(monkeypatch):
     before = config.said()
     monkeypatch.setenv(config.SOURCE_ENV, json.dumps(SECRETS | {"report": {"slo": {"ttft_ms": 501}}}))
     assert config.said() != before
+
+
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("http://h:1", "http://h:1"),
+        ("http://h:1//", "http://h:1"),
+        ("http://h:1/v1/chat/completions", "http://h:1"),
+        ("http://h:1/v1/completions/", "http://h:1"),
+        ("http://h:1//v1//", "http://h:1"),
+        ("https://h/llm/v1", "https://h/llm"),
+        ("https://h/v1/llm", "https://h/v1/llm"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000"),
+        ("http://h/completions", "http://h/completions"),
+    ],
+)
+def test_the_servers_address_is_what_stands_before_the_apis_paths(url, base):
+    (server,) = config.parse({"servers": {"a": {"engine": "openai", "url": url}}}).servers.values()
+    assert server.url == base

@@ -26,10 +26,44 @@ def server(command=None, facts=None, url="http://192.0.2.1:9", **env) -> Server:
         ("serve m -tp --x", ""),
         ("serve m --tensor-parallel-size-not 3", None),
         ("serve m -tp", ""),
+        ("serve m --tensor_parallel_size 8", "8"),
+        ("serve m --tensor_parallel-size=8", "8"),
+        ("serve m -tp 4 serve m -tp $TP", "4"),  # the process's own words, then the config's
+        ("serve m -tp=${TP}", None),
     ],
 )
 def test_an_options_value_is_the_last_one(words, value):
     assert launching.option(words.split(), "--tensor-parallel-size", "-tp") == value
+
+
+@pytest.mark.parametrize(
+    ("command", "value"),
+    [("serve m -tp 4; echo", "4"), ("cd x&&serve m -tp 4&", "4"), ("serve 'm;n' -tp 4|tee log", "4")],
+)
+def test_what_a_shell_ends_a_word_with_is_not_of_it(command, value):
+    assert launching.option(launching.words_of(server(command)), "-tp") == value
+
+
+@pytest.mark.parametrize(
+    ("words", "on"),
+    [
+        ("serve m", None),
+        ("serve m --enable-prefix-caching", True),
+        ("serve m --enable_prefix_caching", True),
+        ("serve m --no-enable-prefix-caching", False),
+        ("serve m --no-enable-prefix-caching --enable-prefix-caching", True),
+        ("serve m --enable-prefix-caching --no-enable_prefix_caching", False),
+    ],
+)
+def test_of_a_switch_and_its_contrary_the_last_one_holds(words, on):
+    assert launching.switch(words.split(), "enable-prefix-caching") is on
+
+
+def test_a_context_parallel_size_that_is_no_number_leaves_capacity_unknown():
+    blocks = info(engine=0, num_gpu_blocks=100, block_size=16)
+    answers = {"/v1/models": MODELS, "/version": VERSION, "/metrics": (blocks,)}
+    stated = {"launch_command": "vllm serve m --decode-context-parallel-size two"}
+    assert engine(Vllm, answers, facts=stated).facts().capacity.kv_tokens is None
 
 
 def test_a_command_is_shown_without_its_secrets():

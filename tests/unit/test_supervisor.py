@@ -175,6 +175,14 @@ def test_one_that_is_never_ready_is_stopped(port):
     assert gone_within(2)
 
 
+def test_the_last_words_are_those_of_the_launch_that_ended(port):
+    with pytest.raises(ServerError, match=r"run again; its last line: no such model$"):
+        ensure_server(spec(port, command="echo no such model\nexit 2"), listening(port))
+    with pytest.raises(ServerError, match=r"run again; it printed nothing$") as e:
+        ensure_server(spec(port, command="sleep 0\nexit 3"), listening(port))
+    assert e.value.log_tail == []
+
+
 def test_one_that_ignores_sigterm_is_killed_after_its_grace(port):
     ensure_server(spec(port, "--ignore-term", stop_grace_s=0.5), listening(port))
     began = time.monotonic()

@@ -42,6 +42,16 @@ def test_a_value_added_leaves_the_others_as_they_were():
     assert digests([4]).items() <= digests([4, 8]).items()
 
 
+def test_a_value_that_looks_like_a_placeholder_is_not_filled_in_again():
+    launch = {"command": "serve {a} {b} {python} {env:KEY}"}
+    (server,) = [one for name, one in config(launch=launch, variants={"a": ["{b}"], "b": [7]}).servers.items()][:1]
+    assert server.launch.command == "serve {b} 7 {python} {env:KEY}"
+
+
+def test_a_value_without_a_letter_leaves_no_dash_at_the_end_of_the_name():
+    assert next(iter(config(launch={"command": "{q}"}, variants={"q": ["_"]}).servers)) == "big-q"
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -53,6 +63,10 @@ def test_a_value_added_leaves_the_others_as_they_were():
         (
             {"variants": {"q": ["a_b", "a-b"]}, "launch": {"command": "serve {q}"}},
             "servers.big: two servers would be called big-q-a-b",
+        ),
+        (
+            {"variants": {"q": ["x" * 60]}, "launch": {"command": "serve {q}"}},
+            f"servers.big: big-q-{'x' * 60} has over 64 characters: shorten it",
         ),
         ({"variants": {"python": ["x"]}, "launch": {"command": "{python}"}}, "servers.big.variants: "),
         ({"variants": {"tp": []}, "launch": {"command": "{tp}"}}, "servers.big.variants.tp: "),

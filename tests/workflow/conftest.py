@@ -17,6 +17,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` has it ignored, by every sweep that a test hangs up too
 
 TABLE, PAGE = "results/measurements.csv", "results/report.html"  # the page takes seconds: where it is looked at
 

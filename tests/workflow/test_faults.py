@@ -132,26 +132,30 @@ def test_a_measurement_that_was_killed_is_made_by_the_next_run(fresh):
 
 
 @pytest.mark.fault("no room for a cell's files (limit on file sizes)", "one line; no half file; the rest is kept")
-def test_a_disk_that_is_full_costs_only_what_does_not_fit(fresh):
-    few(fresh)
-    fresh.config["measure"]["duration_s"] = 4
-    process = fresh.start()
-    wait_for(process, fresh.cell("prefill-256").exists)
-    limit = 12_000  # more than any JSON here, less than the arrivals of 4 s
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode != 0
-    assert "File too large: raise the limit on file sizes (ulimit -f), then run again" in output, output
-    assert "Traceback" not in output
-    done = whole(fresh)
-    assert set(done) == {"prefill-256"}
-    folder = fresh.directory / "results/cells/tiny"
-    assert all(path.suffix in (".json", ".npz", ".csv") and not path.name.startswith(".") for path in folder.iterdir())
-    assert fresh.wait_for_end(4) == []
-    code, output = fresh.run()
+def test_a_disk_that_is_full_costs_only_what_does_not_fit(tmp_path):
+    sweep = Sweep(tmp_path, {"measure": {"duration_s": 3, "prefill_repeats": 1}})
+    with serving(20) as truth:  # some 1,500 tokens a second
+        sweep.config["servers"] = {"tiny": {"engine": "vllm", "url": truth.url}}
+        few(sweep)
+        process = sweep.start()
+        wait_for(process, sweep.cell("prefill-256").exists)
+        limit = 12_000  # more than any JSON here, less than the arrivals of 3 s
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode != 0
+        assert "File too large: raise the limit on file sizes (ulimit -f), then run again" in output, output
+        assert "Traceback" not in output
+        done = whole(sweep)
+        assert set(done) == {"prefill-256"}
+        folder = sweep.cell("prefill-256").parent
+        names = [path.name for path in folder.iterdir()]
+        assert not [name for name in names if name.startswith(".") or not name.endswith((".json", ".npz", ".csv"))]
+        assert sweep.wait_for_end(4) == []
+        code, output = sweep.run()
     assert code == 0, output
-    cells = whole(fresh)
+    cells = whole(sweep)
     assert len(cells) == 3 and cells["prefill-256"] == done["prefill-256"]
+    assert sweep.cell("decode-256-x1").with_suffix(".arrivals.npz").stat().st_size > limit
 
 
 @pytest.mark.fault("results/ read-only", "refused in one line before anything starts")

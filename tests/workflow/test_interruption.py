@@ -99,6 +99,7 @@ def test_a_killed_supervisor_takes_its_server_along_and_the_sweep_goes_on(fresh)
 @pytest.mark.fault("the supervisor and snakemake killed at once", "server and workers gone all the same")
 def test_a_supervisor_that_is_killed_with_its_sweep_leaves_nothing(fresh):
     state = with_a_worker(fresh)
+    fresh.config["measure"]["duration_s"] = 4  # its measuring process is what sees it, and must not end just then
     process = fresh.start()
     in_cell(fresh, process, "decode-256-x2")
     os.kill(int(json.loads(state.read_text())["boot_id"].split(":")[0]), signal.SIGKILL)

@@ -60,10 +60,9 @@ class Vllm(Engine):
         """What the launch command says of how the model is run."""
         words = launching.words_of(self.server)
         told: dict[str, str | int | None] = {fact: launching.option(words, *names) for fact, names in _OPTIONS.items()}
-        if launching.option(words, "--no-enable-prefix-caching") is not None:
-            told["prefix_caching"] = "off"
-        elif launching.option(words, "--enable-prefix-caching") is not None:
-            told["prefix_caching"] = "on"
+        caching = launching.switch(words, "enable-prefix-caching")
+        if caching is not None:
+            told["prefix_caching"] = "on" if caching else "off"
         return told
 
     def tokenize(self, text: str, with_special: bool) -> list[int]:
@@ -83,7 +82,8 @@ class Vllm(Engine):
         told = [_number(labels, "kv_cache_size_tokens") for labels in engines]
         source = "kv_cache_size_tokens"
         if not all(told):
-            share = int(launching.option(launching.words_of(self.server), *_OPTIONS["context_parallel"]) or 1)
+            stated = launching.option(launching.words_of(self.server), *_OPTIONS["context_parallel"]) or "1"
+            share = int(stated) if stated.isascii() and stated.isdigit() else 0  # 0: no number, so it is not known
             blocks = [(_number(labels, "num_gpu_blocks"), _number(labels, "block_size")) for labels in engines]
             told = [count * size * share if count and size else None for count, size in blocks]
             source = "blocks × block size" + (f" × context-parallel size {share}" if share > 1 else "")
